@@ -1,0 +1,34 @@
+# make run    everything from nothing to the demo's table
+# make test   everything from nothing to the test results
+# make check  what CI runs: format, lint, strict types, tests
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: run test check lint setup clean
+
+run: setup
+	$(BIN)/wdae demo
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test
+
+setup: $(STAMP)
+
+# uv installs several times faster than pip; it is told where pip finds local wheels, if anywhere.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet uv
+	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist runs

@@ -1,0 +1,62 @@
+"""Every error a user can cause. Each message says what came, what is accepted and what to do.
+
+The command line prints such an error as one line and exits with status 2; anything else is a defect of
+ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WdaeError(Exception):
+    """What all errors below have in common, so that one ``except`` catches them."""
+
+
+class BankError(WdaeError):
+    """A feature bank, or features given by a user, cannot be used as they are."""
+
+
+class EpisodeError(WdaeError):
+    """Episodes of the asked-for shape cannot be drawn from this bank."""
+
+
+class DataError(WdaeError):
+    """A folder, list or file of pictures is not what its reader accepts."""
+
+
+class RecipeError(WdaeError):
+    """A recipe or an option has an unknown key, a wrong type or a value out of range."""
+
+
+class StorageError(WdaeError):
+    """A file of ours is truncated, altered, of a newer format, or cannot be written."""
+
+
+class RunError(WdaeError):
+    """A run folder exists already, or has nothing to resume from."""
+
+
+class ModelError(WdaeError):
+    """A model does not fit what it is given: another feature size, unknown classes, and so on."""
+
+
+class MissingExtraError(WdaeError):
+    """An optional library is needed for this and is not installed."""
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {library}; install it with: pip install 'wdae[{extra}]'")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt name: ``; did you mean 'x'?``, or the accepted names where none is near.
+
+    >>> nearest("hiden", ["hidden", "layers"])
+    "; did you mean 'hidden'?"
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
