@@ -1,5 +1,63 @@
-"""Teach a trained classifier new classes from a few pictures each, without forgetting the old ones."""
+"""Teach a trained classifier new classes from a few pictures each, without forgetting the old ones.
+
+The names below are the public interface; they load when first used, so that ``import wdae`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from wdae.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from wdae.bank import FeatureBank, Part
+    from wdae.episodes import EpisodeSampler, EpisodeSpec
+    from wdae.evaluation.protocol import all_way, few_way
+    from wdae.evaluation.results import Result, paired
+    from wdae.methods import WDAE, InitialEstimate
+    from wdae.nn import Denoiser
+    from wdae.synthetic import synthetic_bank
+    from wdae.train.meta import train
+    from wdae.train.meta_config import MetaRecipe
+
+_HOMES = {
+    "FeatureBank": "wdae.bank",
+    "Part": "wdae.bank",
+    "synthetic_bank": "wdae.synthetic",
+    "EpisodeSpec": "wdae.episodes",
+    "EpisodeSampler": "wdae.episodes",
+    "Denoiser": "wdae.nn",
+    "InitialEstimate": "wdae.methods",
+    "WDAE": "wdae.methods",
+    "MetaRecipe": "wdae.train.meta_config",
+    "train": "wdae.train.meta",
+    "few_way": "wdae.evaluation.protocol",
+    "all_way": "wdae.evaluation.protocol",
+    "Result": "wdae.evaluation.results",
+    "paired": "wdae.evaluation.results",
+}
+
+__all__ = [
+    "WDAE",
+    "Denoiser",
+    "EpisodeSampler",
+    "EpisodeSpec",
+    "FeatureBank",
+    "InitialEstimate",
+    "MetaRecipe",
+    "Part",
+    "Result",
+    "__version__",
+    "all_way",
+    "few_way",
+    "paired",
+    "synthetic_bank",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'wdae' has no attribute {name!r}")

@@ -1,1 +1,1 @@
-
+"""The command line: one module per command, each imported only when it is used."""

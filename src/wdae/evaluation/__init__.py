@@ -1,1 +1,1 @@
-
+"""Evaluation: protocols, metrics, results and how they are shown."""

@@ -1,0 +1,81 @@
+"""What every backbone is: a chain of stages from pictures to one feature vector each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Backbone(nn.Module):
+    """A picture becomes a feature vector: ``z = F(x)``.
+
+    The stages are kept apart, so that manifold mixup can mix between them and each can be compiled by
+    itself.
+
+    Args:
+        stages: modules applied one after the other; the last gives a feature map or a feature vector.
+        feature_dim: size ``D`` of the feature vector.
+        image_size: side of the square pictures the backbone is meant for.
+        pool: ``"mean"`` averages the last feature map over its positions, ``"flatten"`` keeps them all.
+
+    Shapes: ``[B, 3, S, S]`` float pictures to ``[B, D]``.
+    """
+
+    def __init__(
+        self, stages: Sequence[nn.Module], feature_dim: int, image_size: int, pool: str = "mean"
+    ) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self.feature_dim = feature_dim
+        self.image_size = image_size
+        self.pool = pool
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of a batch of normalised pictures."""
+        hidden = images
+        for stage in self.stages:
+            hidden = stage(hidden)
+        return self.pooled(hidden)
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """The feature vector of what the last stage gave."""
+        if hidden.dim() == 2:
+            return hidden
+        if self.pool == "flatten":
+            return hidden.flatten(1)
+        # Half-precision maps are averaged, and the features kept, in float32.
+        wide = torch.float32 if hidden.dtype in (torch.bfloat16, torch.float16) else hidden.dtype
+        return hidden.mean(dim=(2, 3), dtype=wide)
+
+
+def initialise(module: nn.Module) -> None:
+    """He-normal convolutions (fan-out), BatchNorm at identity."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(part, nn.BatchNorm2d):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """The number of learned values."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def forward_flops(backbone: Backbone, size: int | None = None) -> int:
+    """Floating-point operations of one picture's forward pass (a multiply and an add are two).
+
+    Counted while one blank picture passes on the CPU. A training step costs about three times as much.
+    """
+    from copy import deepcopy
+
+    from torch.utils.flop_counter import FlopCounterMode
+
+    side = size or backbone.image_size
+    shadow = deepcopy(backbone).cpu().eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        shadow(torch.zeros(1, 3, side, side))
+    return int(counter.get_total_flops())

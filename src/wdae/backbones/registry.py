@@ -1,0 +1,56 @@
+"""Backbones by name: our own, ``pkg.module:factory``, ``timm:NAME`` and ``transformers:NAME``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from wdae.backbones.base import Backbone
+from wdae.errors import RecipeError, nearest
+
+Factory = TypeVar("Factory", bound=Callable[..., Backbone])
+
+_FACTORIES: dict[str, Callable[..., Backbone]] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Make a factory known under a name; its keyword arguments become the backbone's options."""
+
+    def keep(factory: Factory) -> Factory:
+        if name in _FACTORIES:
+            raise ValueError(f"a backbone named {name!r} is registered already")
+        _FACTORIES[name] = factory
+        return factory
+
+    return keep
+
+
+def names() -> list[str]:
+    """The registered names, in alphabetical order."""
+    return sorted(_FACTORIES)
+
+
+def build(name: str, **options: Any) -> Backbone:
+    """A freshly initialised backbone.
+
+    Args:
+        name: a registered name; ``pkg.module:factory`` for a function of yours that returns a module;
+            ``timm:NAME`` or ``transformers:NAME`` for a model of those libraries.
+        options: keyword arguments of the factory.
+    """
+    if name in _FACTORIES:
+        factory = _FACTORIES[name]
+        known = inspect.signature(factory).parameters
+        for option in options:
+            if option not in known:
+                raise RecipeError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
+        return factory(**options)
+    if ":" in name:
+        from wdae.backbones.external import build_external
+
+        return build_external(name, options)
+    raise RecipeError(
+        f"unknown backbone {name!r}{nearest(name, names())} "
+        "(or give pkg.module:factory, timm:NAME, transformers:NAME)"
+    )

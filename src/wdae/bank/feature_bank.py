@@ -1,0 +1,225 @@
+"""FeatureBank: features of images with labels, class names, parts and the learned base weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.bank import checks
+from wdae.bank.class_set import ClassSet
+from wdae.bank.encoding import Encoding, blocks, decode
+from wdae.bank.parts import Part
+from wdae.errors import BankError
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBank:
+    """Features with labels, class names and parts; any number of images a class. Made by :meth:`build`.
+
+    Shapes:
+        features [M, D] float32, float16 or int8; scales [M] float32 (int8 only); labels [M] int64;
+        parts [M] uint8, positions in ``list(Part)``; base_weights [n_base, D] float32, rows in the order of
+        ``base_classes``.
+
+    >>> bank = FeatureBank.build(
+    ...     torch.eye(4), labels=[0, 0, 1, 1], class_names=["cat", "okapi"],
+    ...     parts=["base-train", "base-held-out", "novel", "novel"])
+    >>> bank.n_base, bank.dim, bank.classes_of(Part.NOVEL)
+    (1, 4, [1])
+    """
+
+    features: Tensor
+    scales: Tensor | None
+    labels: Tensor
+    parts: Tensor
+    class_names: tuple[str, ...]
+    base_weights: Tensor | None = None
+    cosine_scale: float | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        features: Any,
+        labels: Any,
+        class_names: Sequence[str],
+        parts: Any,
+        base_weights: Any = None,
+        cosine_scale: float | None = None,
+        info: Mapping[str, Any] | None = None,
+        *,
+        scales: Any = None,
+    ) -> FeatureBank:
+        """A bank from tensors or arrays, with everything checked.
+
+        Args:
+            features: [M, D], floating point, or int8 together with ``scales``; need not be normalised.
+            labels: [M], positions in ``class_names``.
+            parts: one :class:`Part` for all images, or [M]: parts, their names, or their codes.
+            base_weights: [n_base, D], for the classes with base images in ascending order of label.
+            cosine_scale: the learned γ of the cosine classifier that the weights belong to.
+            info: provenance, JSON values: source, backbone, recipe, commit.
+        """
+        rows = torch.as_tensor(features).detach().cpu()
+        if rows.dtype not in (torch.float32, torch.float16, torch.int8):
+            if not rows.is_floating_point():
+                raise BankError(
+                    f"features are {rows.dtype}; give floating point, or int8 together with scales"
+                )
+            rows = rows.to(torch.float32)
+        scale_column = None if scales is None else torch.as_tensor(scales).detach().cpu().to(torch.float32)
+        label_column = _integers(labels, "labels")
+        names = tuple(class_names)
+        codes = _part_codes(parts, label_column.shape)
+        checks.check_structure(rows, scale_column, label_column, codes, names)
+        checks.check_values(rows, scale_column, label_column, names)
+        try:
+            provenance = json.loads(json.dumps(dict(info or {})))
+        except (TypeError, ValueError) as error:
+            raise BankError(f"info holds a value that JSON cannot: {error}") from error
+        bank = cls(rows.contiguous(), scale_column, label_column, codes, names, info=provenance)
+        if base_weights is None:
+            return bank if cosine_scale is None else replace(bank, cosine_scale=float(cosine_scale))
+        return bank.with_base_weights(base_weights, cosine_scale)
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> FeatureBank:
+        """Open the bank in folder ``path``, its features mapped into memory rather than read.
+
+        Args:
+            verify: compare the files' checksums first; without it only sizes and structure are checked.
+        """
+        from wdae.bank.format import open_bank
+
+        return open_bank(path, verify=verify)
+
+    def save(self, path: str | Path, dtype: Encoding = "float32") -> None:
+        """Write the bank to the new folder ``path``, which appears only when it is whole."""
+        from wdae.bank.format import save_bank
+
+        save_bank(self, path, dtype)
+
+    def with_base_weights(self, weights: Any, scale: float | None = None) -> FeatureBank:
+        """The same bank with the base classes' learned weights [n_base, D] and the cosine scale γ."""
+        rows = torch.as_tensor(weights).detach().cpu().to(torch.float32).contiguous()
+        scale = None if scale is None else float(scale)
+        checks.check_base_weights(rows, self.n_base, self.dim, scale)
+        return replace(self, base_weights=rows, cosine_scale=scale)
+
+    @property
+    def dim(self) -> int:
+        """The feature size D."""
+        return self.features.shape[1]
+
+    @property
+    def n_base(self) -> int:
+        """The number of base classes."""
+        return len(self.base_classes)
+
+    @cached_property
+    def base_classes(self) -> list[int]:
+        """The classes with base-train or base-held-out images, ascending."""
+        return [c for c, n in enumerate(self._table[: Part.BASE_HELD_OUT.code + 1].sum(0).tolist()) if n]
+
+    @cached_property
+    def _table(self) -> Tensor:
+        """How many images each class has in each part, [parts, classes]."""
+        n_classes = len(self.class_names)
+        cells = self.parts.long() * n_classes + self.labels
+        return torch.bincount(cells, minlength=len(Part) * n_classes).view(len(Part), n_classes)
+
+    def classes_of(self, part: Part) -> list[int]:
+        """The classes of a part, ascending. The two base parts have the same ones: ``base_classes``."""
+        if part.is_base:
+            return list(self.base_classes)
+        return self._table[part.code].nonzero()[:, 0].tolist()
+
+    def counts(self, part: Part) -> list[int]:
+        """How many images each class of ``classes_of(part)`` has in that part."""
+        counts: list[int] = self._table[part.code].tolist()
+        return [counts[c] for c in self.classes_of(part)]
+
+    def has(self, part: Part) -> bool:
+        """Whether the part has any image."""
+        return any(self.counts(part))
+
+    def index_of(self, name: str) -> int:
+        """The label of the class called ``name``."""
+        try:
+            return self.class_names.index(name)
+        except ValueError:
+            raise BankError(
+                f"no class {name!r} in this bank{checks.class_hint(name, self.class_names)}"
+            ) from None
+
+    def select(
+        self, part: Part, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> ClassSet:
+        """One part, class after class, rows of unit length, on ``device``.
+
+        For the base parts the classes are ``base_classes``, and one without images has count 0.
+        """
+        part = Part(part)
+        if not self.has(part):
+            there = ", ".join(p.value for p in Part if self.has(p))
+            raise BankError(f"this bank has no {part.value} images; it has: {there}")
+        rows = (self.parts == part.code).nonzero()[:, 0]
+        rows = rows[self.labels[rows].argsort(stable=True)]
+        features = torch.empty(len(rows), self.dim, dtype=dtype, device=device)
+        for block in blocks(len(rows)):
+            features[block] = self._unit_rows(rows[block], device).to(dtype)
+        counts = torch.tensor(self.counts(part), dtype=torch.int64)
+        names = tuple(self.class_names[c] for c in self.classes_of(part))
+        return ClassSet(features, (counts.cumsum(0) - counts).to(device), counts.to(device), names)
+
+    def _unit_rows(self, rows: Tensor, device: str | torch.device = "cpu") -> Tensor:
+        scales = None if self.scales is None else self.scales[rows].to(device)
+        return F.normalize(decode(self.features[rows].to(device), scales), dim=1)
+
+
+def class_means(bank: FeatureBank) -> Tensor:
+    """The unit-length mean of each base class's unit-length base-train features, [n_base, D].
+
+    What stands in for the learned weights of a bank that has none.
+    """
+    if not bank.n_base:
+        raise BankError("this bank has no base classes, so they have no means")
+    empty = [c for c, n in zip(bank.base_classes, bank.counts(Part.BASE_TRAIN), strict=True) if not n]
+    if empty:
+        names = ", ".join(repr(bank.class_names[c]) for c in empty[:5])
+        raise BankError(f"{len(empty)} base classes have no base-train images: {names}; give base weights")
+    train = bank.select(Part.BASE_TRAIN)
+    sums = torch.zeros(train.n_classes, train.dim, dtype=torch.float64)
+    labels = train.labels
+    for block in blocks(len(labels)):
+        sums.index_add_(0, labels[block], train.features[block].double())
+    return F.normalize(sums, dim=1).float()
+
+
+def _integers(values: Any, name: str) -> Tensor:
+    column = torch.as_tensor(values).detach().cpu()
+    if column.is_floating_point() or column.dtype == torch.bool:
+        raise BankError(f"{name} are {column.dtype}; give whole numbers")
+    return column.to(torch.int64)
+
+
+def _part_codes(parts: Any, shape: torch.Size) -> Tensor:
+    if isinstance(parts, str):
+        return torch.full(shape, Part.parse(parts).code, dtype=torch.uint8)
+    if isinstance(parts, list | tuple) and any(isinstance(part, str) for part in parts):
+        codes = {name: Part.parse(name).code for name in set(parts)}
+        return torch.tensor([codes[part] for part in parts], dtype=torch.uint8)
+    column = _integers(parts, "parts")
+    if column.numel() and (int(column.min()) < 0 or int(column.max()) >= len(Part)):
+        raise BankError(
+            "parts hold a code out of range; accepted: " + ", ".join(f"{p.code} ({p.value})" for p in Part)
+        )
+    return column.to(torch.uint8)

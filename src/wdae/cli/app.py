@@ -1,0 +1,66 @@
+"""What every command shares: how errors end, and what the raw words on the command line mean."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from wdae.errors import WdaeError, nearest
+
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+
+
+def run_app(app: App, tokens: Sequence[str]) -> int:
+    """Run an app on raw words and return the exit status.
+
+    A user's mistake is one clear message on stderr and status 2, Ctrl-C a line and status 130; anything
+    else is a defect of ours and keeps its traceback, as all of them do with ``--debug`` or WDAE_DEBUG=1.
+    """
+    words = [word for word in tokens if word != "--debug"]
+    debug = len(words) < len(tokens) or os.environ.get("WDAE_DEBUG", "") not in ("", "0")
+    try:
+        _refuse_unknown_command(app, words)
+        app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word
+        app(normalise(words), exit_on_error=False, print_error=False, result_action="return_value")
+    except (WdaeError, CycloptsError) as error:
+        if debug:
+            raise
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return DONE
+
+
+def normalise(words: Sequence[str]) -> list[str]:
+    """Join ``--flag true`` to ``--flag=true``, so that flags take their value either way.
+
+    >>> normalise(["--a.b", "false", "--name", "x"])
+    ['--a.b=false', '--name', 'x']
+    """
+    out: list[str] = []
+    for word in words:
+        is_value = word.lower() in ("true", "false")
+        if is_value and out and out[-1].startswith("--") and "=" not in out[-1]:
+            out[-1] += f"={word.lower()}"
+        else:
+            out.append(word)
+    return out
+
+
+def _refuse_unknown_command(app: App, words: Sequence[str]) -> None:
+    """Name the nearest command here: cyclopts would import every command's module to do so."""
+    if words and not words[0].startswith("-"):
+        known = [name for name in app if not name.startswith("-")]
+        if words[0] not in known:
+            raise WdaeError(f"unknown command {words[0]!r}{nearest(words[0], known)}")
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return BAD_INPUT

@@ -1,0 +1,84 @@
+"""The ``wdae`` command.
+
+Commands are registered by import path, so that none is imported before it is used. A command's module has
+an ``app`` (a :class:`cyclopts.App` named like the command) and imports torch inside its functions only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wdae.version import __version__
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+ABOUT = "Teach a trained classifier new classes from a few pictures each, without forgetting the old ones."
+COMMANDS = {
+    "demo": "Train and measure on the bank that ships with the package: a first look.",
+    "train": "Train a denoiser of class weights on a feature bank (stage 2).",
+    "evaluate": "Measure methods on novel and base classes, on the same episodes.",
+    "bank": "Feature banks: import one, look at one, make a synthetic one.",
+    "data": "Sets of pictures: look at one, check it, prepare it.",
+    "pretrain": "Train a backbone and its classifier on the base classes (stage 1).",
+    "extract": "Turn pictures into a feature bank with a trained backbone.",
+}
+
+
+def main(tokens: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status: 0 done, 2 bad input, 130 interrupted."""
+    words = list(sys.argv[1:] if tokens is None else tokens)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has left. Python flushes once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    sys.exit(status)
+
+
+def _run(words: list[str]) -> int:
+    # The overview and the version need no parser, whose import takes longer than all else together.
+    if not words or words[0] in ("--help", "-h"):
+        print(overview())
+        return 0
+    if words == ["--version"]:
+        print(__version__)
+        return 0
+    from wdae.cli.app import run_app
+
+    return run_app(root(), words)
+
+
+def root() -> App:
+    """The whole command line, its commands not yet imported."""
+    from cyclopts import App, Parameter
+
+    app = App(
+        name="wdae",
+        help=ABOUT,
+        version=__version__,
+        help_format="plaintext",
+        # A flag is given or not; "--flag false" undoes one that a script sets.
+        default_parameter=Parameter(negative_bool=(), negative_iterable=()),
+    )
+    for name in COMMANDS:
+        app.command(f"wdae.cli.{name}:app", name=name)
+    return app
+
+
+def overview() -> str:
+    """What ``wdae --help`` says."""
+    width = max(len(name) for name in COMMANDS)
+    commands = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+    return (
+        f"{ABOUT}\n\nUsage: wdae COMMAND [OPTIONS]\n\nCommands:\n{commands}\n\n"
+        "Options:\n"
+        "  --help, -h  Show this, or the options of a command: wdae COMMAND --help\n"
+        "  --version   Show the version\n"
+        "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)"
+    )

@@ -1,0 +1,155 @@
+"""Commands driven by a recipe: ``wdae train --recipe FILE --training.noise 0.05 ...``.
+
+A command's function takes the recipe first and its own options after it; the decorator adds ``--recipe``
+and one typed, documented option per key of the recipe. What stands on the command line wins over the file,
+the file over the defaults; only options that were really given override anything::
+
+    app = App(name="train")
+
+    @recipe_command(app, TrainRecipe)
+    def train(recipe: TrainRecipe, *, bank: Path, output: Output) -> None:
+        '''Train a denoiser of class weights on a feature bank.
+
+        Parameters
+        ----------
+        bank:
+            The feature bank.
+        '''
+
+Values are written as in YAML: ``--training.noise 1e-3``, ``--training.clip null``. Lists take several
+words, commas, or the option several times: ``--evaluation.shots 1 5``, ``--evaluation.shots 1,5``. Flags
+are ``--a.flag`` or ``--a.flag false``; values by name ``--a.epsilon.5 0.3`` or JSON. All faults of file and
+command line are told at once (:func:`wdae.config.load`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from cyclopts import App, Group, Parameter
+from pydantic import TypeAdapter, ValidationError
+
+from wdae.config import Config, Key, describe, load
+from wdae.recipe_text import scalar
+
+T = TypeVar("T", bound=Config)
+_KEYS = Group("Recipe keys", sort_key=10, help="Each overrides the recipe file.")
+_METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
+_LISTS = (list, tuple, set, frozenset)
+
+
+Output = Annotated[Path, Parameter(name=["--output", "-o"], help="The run folder to make.")]
+
+
+def recipe_command(
+    app: App, config: type[T], *, name: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function whose first argument is the recipe, as the app itself or its command ``name``."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        keys = describe(config)
+        names = {f"key_{i}": key for i, key in enumerate(keys)}
+
+        def command(*args: Any, recipe: Path | None = None, **options: Any) -> Any:
+            given = [(names[option], options.pop(option)) for option in list(options) if option in names]
+            overrides = parse_overrides(given)
+            return function(load(config, recipe, overrides), *args, **options)
+
+        signature = _signature(function, names)
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = {option.name: option.annotation for option in signature.parameters.values()}
+        if name is None:
+            app.default(command)
+            app.help = _about(function) or app.help
+        else:
+            app.command(command, name=name)
+        return function
+
+    return register
+
+
+def parse_overrides(given: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
+    """Overrides for :func:`wdae.config.load` from the words given for each key."""
+    overrides: dict[str, Any] = {}
+    for key, words in given:
+        if words is None:
+            continue
+        if isinstance(words, dict):
+            overrides.update({f"{key.name}.{name}": scalar(word) for name, word in words.items()})
+        elif isinstance(words, list):
+            overrides[key.name] = _list(words, key)
+        else:
+            overrides[key.name] = words if isinstance(words, bool) else _value(words, key)
+    return overrides
+
+
+def _list(words: list[str], key: Key) -> Any:
+    if len(words) == 1 and scalar(words[0]) is None:
+        return None
+    if len(words) == 1 and isinstance(scalar(words[0]), list):
+        return scalar(words[0])
+    element = next((a for a in get_args(_without_none(key.annotation)) if a is not Ellipsis), str)
+    parts = [part for word in words for part in (word.split(",") if element is not str else [word])]
+    return [_value(part.strip(), key, element) for part in parts if part.strip()]
+
+
+def _value(word: str, key: Key, annotation: Any = None) -> Any:
+    """The value of a word: what YAML makes of it if the key accepts that, else the word itself if it can."""
+    annotation = key.annotation if annotation is None else annotation
+    meant = scalar("null" if word.lower() == "none" else word)
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    for candidate in (meant, word):
+        try:
+            adapter.validate_python(candidate, strict=isinstance(candidate, (int, float)))
+            return candidate
+        except ValidationError:
+            continue
+    return meant
+
+
+def _signature(function: Callable[..., Any], names: Mapping[str, Key]) -> inspect.Signature:
+    """The function's own options without the recipe, ``--recipe``, and an option per key."""
+    hints = get_type_hints(function, include_extras=True)
+    _, *own = inspect.signature(function).parameters.values()
+    own = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    about = Parameter(name=["--recipe", "-r"], help="YAML file with the recipe; defaults without one.")
+    only = inspect.Parameter.KEYWORD_ONLY
+    file = inspect.Parameter("recipe", only, default=None, annotation=Annotated[Path | None, about])
+    keys = [
+        inspect.Parameter(name, only, default=None, annotation=_annotation(key))
+        for name, key in names.items()
+    ]
+    return inspect.Signature([*own, file, *keys])
+
+
+def _about(function: Callable[..., Any]) -> str:
+    """The docstring above its parameters, each paragraph on one line for the terminal to break."""
+    text = inspect.cleandoc(function.__doc__ or "").split("\nParameters\n---")[0].replace("``", "")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+
+
+def _annotation(key: Key) -> Any:
+    """How cyclopts reads a key's words: as text, since :func:`wdae.config.load` judges types, all at once."""
+    plain = _without_none(key.annotation)
+    description = key.description.replace("``", "")
+    sentence = f"{description} ({key.type})" if description else key.type
+    show = (lambda _: key.default_text) if not key.required else False
+    common: dict[str, Any] = {"name": f"--{key.name}", "group": _KEYS, "help": sentence, "show_default": show}
+    if plain is bool:
+        return Annotated[bool | None, Parameter(**common, negative="")]
+    if get_origin(plain) in _LISTS:
+        element = _METAVARS.get(next(iter(get_args(plain)), str), "VALUE")
+        several = Parameter(**common, negative="", consume_multiple=True, metavar=f"{element}...")
+        return Annotated[list[str] | None, several]
+    if get_origin(plain) is dict:
+        return Annotated[dict[str, str] | None, Parameter(**common, negative="", metavar=".NAME VALUE")]
+    return Annotated[str | None, Parameter(**common, metavar=_METAVARS.get(plain, "VALUE"))]
+
+
+def _without_none(annotation: Any) -> Any:
+    members = [a for a in get_args(annotation) if a is not type(None)]
+    return members[0] if type(None) in get_args(annotation) and len(members) == 1 else annotation

@@ -1,0 +1,52 @@
+"""``wdae train``: stage 2, from a feature bank to a trained denoiser with its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from wdae.cli.recipe import Output, recipe_command
+from wdae.train.meta_config import MetaRecipe
+
+app = App(name="train", help="Train a denoiser of class weights on a feature bank (stage 2).")
+
+
+@recipe_command(app, MetaRecipe)
+def train(
+    recipe: MetaRecipe,
+    *,
+    bank: Path,
+    output: Output,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    force: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Train a denoiser of class weights on a feature bank (stage 2).
+
+    The run folder gets the resolved recipe, metrics, the model, test results beside the initial
+    estimate, plots and report.html.
+
+    Parameters
+    ----------
+    bank
+        The feature bank (see wdae bank).
+    resume
+        Go on with the run in the output folder, from its checkpoint.
+    force
+        Write over an existing run folder.
+    """
+    from rich.console import Console
+
+    from wdae.bank import FeatureBank
+    from wdae.run import Run
+    from wdae.train.pipeline import run_training
+
+    features = FeatureBank.open(bank)
+    if resume:
+        run = Run.resume(output)
+        recipe = run.recipe(MetaRecipe)
+    else:
+        run = Run.create(output, recipe, seed=recipe.seed, force=force)
+    table = run_training(run, recipe, features, resume=resume)
+    Console().print(table.rich(caption=f"report: {run.report}"))

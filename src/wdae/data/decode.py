@@ -1,0 +1,141 @@
+"""One encoded picture in, RGB pixels out, whatever its format; and the one resampling everything shares."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from wdae.errors import DataError
+
+Pixels = npt.NDArray[np.uint8]
+
+# Named one by one because Pillow knows formats that run other programs (PostScript) or that nobody's
+# photographs use; fewer parsers, fewer surprises.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+
+MAX_PIXELS = 2**27
+"""Larger pictures are refused from their header: 134 megapixels are 400 MB of RGB already."""
+
+_ORIENTATION = 0x0112
+
+
+def decode(data: bytes, at_least: int | None = None) -> Pixels:
+    """Decode one picture to RGB, upright.
+
+    Grey, palette, 16-bit and CMYK pictures become 8-bit RGB; transparent ones are laid on white; the camera's
+    EXIF orientation is applied; of an animation the first frame is taken.
+
+    Args:
+        data: the bytes of the file.
+        at_least: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size as long as both sides keep this many
+            pixels; much faster for photographs that are scaled down anyway.
+
+    Shapes:
+        uint8 [height, width, 3].
+
+    Raises:
+        DataError: the reason only; the caller knows the picture's name.
+    """
+    if not data:
+        raise DataError("the file is empty")
+    try:
+        if data[:3] == b"\xff\xd8\xff" and (pixels := _plain_jpeg(data, at_least or 0)) is not None:
+            return pixels
+        return _with_pillow(data, at_least)
+    except (DataError, MemoryError):
+        raise
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{error}; at most {MAX_PIXELS} pixels are accepted") from error
+    except UnidentifiedImageError as error:
+        raise DataError(
+            f"not a picture: begins with {data[:12]!r}; accepted: {', '.join(FORMATS)}"
+        ) from error
+    except Exception as error:  # decoders raise anything at all on malformed input
+        raise DataError(f"cannot be decoded: {error}") from error
+
+
+def fit(pixels: Pixels, size: int) -> Pixels:
+    """The central square of a picture, resampled to ``size`` × ``size`` (bilinear, antialiased).
+
+    Shapes:
+        uint8 [height, width, 3] → uint8 [size, size, 3].
+    """
+    height, width = pixels.shape[:2]
+    if height == width == size:
+        return pixels
+    side = min(height, width)
+    left, top = (width - side) / 2, (height - side) / 2
+    return resample(pixels, (left, top, left + side, top + side), size)
+
+
+def resample(pixels: Pixels, box: tuple[float, float, float, float], size: int) -> Pixels:
+    """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, bilinear and antialiased."""
+    image = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image)
+
+
+def _plain_jpeg(data: bytes, at_least: int) -> Pixels | None:
+    """The fast path, for what nearly every file is; None where Pillow has to judge."""
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    _check_size(width, height)
+    if colours not in ("YCbCr", "Gray", "RGB") or _is_turned(data):
+        return None
+    try:
+        # Whatever the library warns of is an error here; Pillow then tells an oddity from a torn file.
+        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=at_least, min_width=at_least)
+    except ValueError:
+        return None
+    return pixels
+
+
+def _is_turned(data: bytes) -> bool:
+    """Whether EXIF asks for a turn or a mirror; most files have no EXIF at all, which is quick to see."""
+    if data.find(b"Exif\0\0", 0, 1 << 17) < 0:
+        return False
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return bool(image.getexif().get(_ORIENTATION, 1) != 1)
+
+
+def _with_pillow(data: bytes, at_least: int | None) -> Pixels:
+    with warnings.catch_warnings():
+        # Pillow warns below our limit; the limit itself is checked just below, before any pixel is read.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        opened = Image.open(io.BytesIO(data), formats=FORMATS)
+    with opened as image:
+        _check_size(*image.size)
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        return _to_rgb(ImageOps.exif_transpose(image))
+
+
+def _to_rgb(image: Image.Image) -> Pixels:
+    if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow would clip these to 8 bits, not scale
+        wide: npt.NDArray[Any] = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        grey = ((wide + 128) // 257).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode == "F":
+        raise DataError(
+            "has floating-point pixels, whose range is anybody's guess; save it as an 8-bit picture"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return np.asarray(image.convert("RGB"))
+
+
+def _check_size(width: int, height: int) -> None:
+    if width < 1 or height < 1 or width * height > MAX_PIXELS:
+        raise DataError(f"is {width} × {height} pixels; at most {MAX_PIXELS} pixels are accepted")

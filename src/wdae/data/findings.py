@@ -1,0 +1,132 @@
+"""What a reader found, and the pieces that readers of files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from wdae.bank import Part
+from wdae.data.decode import SUFFIXES
+from wdae.data.image_set import ImageSet, listed
+from wdae.data.source import FileSource
+from wdae.errors import DataError
+
+
+@dataclass
+class Findings:
+    """A set, and what is wrong with it.
+
+    Args:
+        image_set: None where there was nothing to read.
+        missing: what should be there and is not; a set with such gaps is refused unless asked otherwise.
+        notes: what a person should know and that does not hinder.
+    """
+
+    layout: str
+    image_set: ImageSet | None = None
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Picture(NamedTuple):
+    """One file of a set under construction."""
+
+    label: str
+    part: Part
+    file: str
+    query_only: bool = False
+
+
+PART_NAMES: dict[str, Part] = {
+    "base-train": Part.BASE_TRAIN,
+    "base": Part.BASE_TRAIN,
+    "train": Part.BASE_TRAIN,
+    "base-held-out": Part.BASE_HELD_OUT,
+    "held-out": Part.BASE_HELD_OUT,
+    "validation": Part.VALIDATION,
+    "val": Part.VALIDATION,
+    "valid": Part.VALIDATION,
+    "novel": Part.NOVEL,
+    "test": Part.NOVEL,
+}
+"""The names people give to parts, in folders and lists."""
+
+
+def part_named(name: str) -> Part | None:
+    """The part a folder's or a list's word stands for; capitals and underscores are forgiven."""
+    return PART_NAMES.get(name.strip().lower().replace("_", "-"))
+
+
+def folders_in(path: Path) -> list[str]:
+    """The names of the folders in a folder, sorted; hidden ones left out."""
+    with _scan(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def pictures_in(path: Path) -> list[str]:
+    """The picture files in a folder, sorted, by their suffix; hidden ones left out."""
+    with _scan(path) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if os.path.splitext(entry.name)[1].lower() in SUFFIXES  # noqa: PTH122 (a million of them)
+            and not entry.name.startswith(".")
+            and entry.is_file()
+        )
+
+
+def build_file_set(
+    name: str, pictures: Iterable[Picture], superclasses: Mapping[str, str] | None = None
+) -> ImageSet:
+    """Number the classes (base, validation, novel; each sorted) and lay the pictures out in their order."""
+    rows = list(pictures)
+    if not rows:
+        raise DataError(f"{name}: no pictures at all; accepted: {', '.join(sorted(SUFFIXES))}")
+    first: dict[str, Picture] = {}
+    mixed: list[str] = []
+    for row in rows:
+        seen = first.setdefault(row.label, row)
+        if seen.part.kind != row.part.kind:
+            mixed.append(f"{row.label!r} ({seen.part.kind}: {seen.file}; {row.part.kind}: {row.file})")
+            first[row.label] = row
+    if mixed:
+        raise DataError(
+            f"{name}: a class is base, validation or novel, and only one of them; in more than one:"
+            f" {listed(mixed, 5)}. Held-out pictures of base classes belong into the part base-held-out"
+        )
+    kinds = [Part.BASE_TRAIN.kind, Part.VALIDATION.kind, Part.NOVEL.kind]
+    names = sorted(first, key=lambda label: (kinds.index(first[label].part.kind), label))
+    numbers = {label: number for number, label in enumerate(names)}
+    codes = {part: part.code for part in Part}
+    rows.sort(key=lambda row: (numbers[row.label], codes[row.part], row.file))
+    query_only = np.array([row.query_only for row in rows], dtype=np.bool_)
+    return ImageSet(
+        name=name,
+        source=FileSource(tuple(row.file for row in rows)),
+        labels=np.array([numbers[row.label] for row in rows], dtype=np.int64),
+        parts=np.array([codes[row.part] for row in rows], dtype=np.uint8),
+        class_names=tuple(names),
+        query_only=query_only if query_only.any() else None,
+        superclasses=tuple(superclasses.get(label, "") for label in names) if superclasses else None,
+    )
+
+
+def uneven_counts(image_set: ImageSet, expected: int) -> list[str]:
+    """A note where classes have another number of pictures than the benchmark says."""
+    counts = np.bincount(image_set.labels, minlength=len(image_set.class_names))
+    odd = [f"{image_set.class_names[i]} {counts[i]}" for i in np.flatnonzero(counts != expected)]
+    if not odd:
+        return []
+    return [f"{len(odd)} classes do not have the usual {expected} pictures: {listed(odd)}"]
+
+
+def _scan(path: Path) -> os._ScandirIterator[str]:
+    try:
+        return os.scandir(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be listed: {error.strerror or error}") from error

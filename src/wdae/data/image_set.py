@@ -1,0 +1,151 @@
+"""A set of labelled pictures with its parts: what every reader returns and everything else takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from wdae.bank import Part
+from wdae.data.decode import Pixels
+from wdae.data.source import ImageSource
+from wdae.errors import DataError
+
+Labels = npt.NDArray[np.int64]
+Parts = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Pictures, their classes, and what each is for.
+
+    Args:
+        name: how reports call it.
+        source: the pictures themselves.
+        class_names: base classes first, then validation, then novel ones, where a reader has the choice.
+        query_only: pictures that may be classified but never learned from (ILSVRC's validation images in the
+            all-way protocol); None where there are none.
+        superclasses: for each class the group it belongs to, where the benchmark has groups.
+        notes: what a person should know about the set and that does not hinder its use.
+
+    Shapes:
+        labels int64 [M]; parts uint8 [M], positions in ``list(Part)``; query_only bool [M].
+    """
+
+    name: str
+    source: ImageSource
+    labels: Labels
+    parts: Parts
+    class_names: tuple[str, ...]
+    query_only: npt.NDArray[np.bool_] | None = None
+    superclasses: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows = len(self.source)
+        if rows == 0:
+            raise DataError(f"{self.name}: no pictures at all; give at least one for each class")
+        lengths = [len(self.labels), len(self.parts)]
+        if self.query_only is not None:
+            lengths.append(len(self.query_only))
+        if any(length != rows for length in lengths):
+            raise DataError(
+                f"{self.name}: {rows} pictures, but labels and parts for {lengths}; give one each"
+            )
+        if self.labels.min() < 0 or self.labels.max() >= len(self.class_names):
+            raise DataError(f"{self.name}: labels must lie in 0 … {len(self.class_names) - 1}")
+        if self.parts.max() >= len(Part):
+            raise DataError(f"{self.name}: parts must lie in 0 … {len(Part) - 1}")
+        repeated = [name for name, times in Counter(self.class_names).items() if times > 1]
+        if repeated:
+            raise DataError(f"{self.name}: class names must differ; repeated: {listed(repeated)}")
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        kinds: dict[int, set[str]] = {}
+        for pair in np.unique(self.labels * len(Part) + self.parts).tolist():
+            label, code = divmod(pair, len(Part))
+            kinds.setdefault(label, set()).add(list(Part)[code].kind)
+        mixed = [
+            f"{self.class_names[label]!r} ({' and '.join(sorted(found))})"
+            for label, found in kinds.items()
+            if len(found) > 1
+        ]
+        if mixed:
+            raise DataError(
+                f"{self.name}: a class is base, validation or novel, and only one of them;"
+                f" in more than one: {listed(mixed)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: int) -> Pixels:
+        """Picture ``index`` as uint8 [height, width, 3]."""
+        return self.source.read(index)
+
+    def describe(self, index: int) -> str:
+        """A name a person can find picture ``index`` by."""
+        return self.source.describe(index)
+
+    def rows(self, part: Part) -> Labels:
+        """The numbers of the pictures of one part, ascending."""
+        return np.flatnonzero(self.parts == part.code).astype(np.int64)
+
+    def counts(self, part: Part) -> npt.NDArray[np.int64]:
+        """Pictures per class in one part, int64 [C]."""
+        return np.bincount(self.labels[self.rows(part)], minlength=len(self.class_names)).astype(np.int64)
+
+    def classes_of(self, part: Part) -> list[int]:
+        """The classes with pictures in one part, ascending."""
+        return [int(label) for label in np.unique(self.labels[self.rows(part)])]
+
+    def select(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> ImageSet:
+        """The set with these pictures only; classes keep their numbers."""
+        at = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self,
+            source=self.source.select(at.tolist()),
+            labels=self.labels[at],
+            parts=self.parts[at],
+            query_only=None if self.query_only is None else self.query_only[at],
+        )
+
+
+def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
+    """Move ``per_class`` pictures of each base class, drawn at random, from base-train to base-held-out."""
+    if per_class < 0:
+        raise DataError(f"cannot hold out {per_class} pictures a class; give 0 or more")
+    counts = image_set.counts(Part.BASE_TRAIN)
+    short = [
+        f"{image_set.class_names[label]!r} has {counts[label]}"
+        for label in image_set.classes_of(Part.BASE_TRAIN)
+        if counts[label] <= per_class
+    ]
+    if short:
+        raise DataError(
+            f"{image_set.name}: cannot hold out {per_class} pictures of each base class and keep one to learn"
+            f" from: {listed(short)}; hold out fewer"
+        )
+    parts = image_set.parts.copy()
+    train = image_set.rows(Part.BASE_TRAIN)
+    # One draw a picture, then the lowest of each class: no class's choice depends on another's.
+    draws = np.random.default_rng(seed).random(len(train))
+    order = np.lexsort((draws, image_set.labels[train]))
+    ordered = image_set.labels[train][order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    parts[train[order[rank < per_class]]] = Part.BASE_HELD_OUT.code
+    return replace(image_set, parts=parts)
+
+
+def listed(names: Sequence[str], shown: int = 10) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], shown=2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

@@ -1,0 +1,37 @@
+"""Which device and which precision to work in."""
+
+from __future__ import annotations
+
+import torch
+
+from wdae.errors import RecipeError
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of that name; ``auto`` is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RecipeError(f"unknown device {name!r}; give auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(
+            f"device {name!r} was asked for, but this machine has no usable GPU; give cpu or auto"
+        )
+    return device
+
+
+def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of matrix products: ``auto`` is bfloat16 where the hardware computes in it."""
+    if precision == "auto":
+        precision = "bfloat16" if _native_bfloat16(device) else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+
+
+def _native_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+    return False

@@ -1,0 +1,54 @@
+"""Several methods on the same episodes, for several numbers of shots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.evaluation.protocol import all_way, few_way
+from wdae.evaluation.table import ResultTable
+from wdae.methods.base import Method
+from wdae.progress import progress
+from wdae.train.meta_config import EvaluationConfig
+
+
+def compare(
+    methods: Sequence[Method],
+    bank: FeatureBank,
+    config: EvaluationConfig,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> ResultTable:
+    """Evaluate every method on the same episodes by the protocol of the configuration."""
+    results = []
+    total = len(methods) * len(config.shots) * config.episodes
+    with progress(total, "evaluating") as bar:
+        for n_shot in config.shots:
+            for method in methods:
+                if config.protocol == "few-way":
+                    result = few_way(
+                        method,
+                        bank,
+                        n_shot,
+                        n_way=config.ways,
+                        n_query=config.queries,
+                        n_episodes=config.episodes,
+                        seed=seed,
+                        device=device,
+                        told=bar.update,
+                    )
+                else:
+                    result = all_way(
+                        method,
+                        bank,
+                        n_shot,
+                        n_episodes=config.episodes,
+                        seed=seed,
+                        device=device,
+                        told=bar.update,
+                    )
+                results.append(result)
+    return ResultTable(tuple(results))

@@ -1,0 +1,188 @@
+"""The paper's protocols: few-way episodes (MiniImageNet) and all novel classes at once (ImageNet-FS)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from wdae.bank import ClassSet, FeatureBank, Part, class_means
+from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
+from wdae.errors import EpisodeError
+from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
+from wdae.evaluation.results import Result
+from wdae.methods.base import Adapter, BaseClasses, Method, Support
+
+Told = Callable[[int], None]
+"""Called with the number of episodes just done."""
+
+# Episodes worked on at once: few on a CPU, so that they stay in its cache; many on a GPU, to fill it.
+CHUNK = {"cpu": 64}
+CHUNK_ELSEWHERE = 2048
+_ALL_WAY_QUERIES = 4096  # queries scored at once in the all-way protocol
+
+
+def base_classes(bank: FeatureBank, device: torch.device | str = "cpu") -> BaseClasses:
+    """The base classes of a bank: learned weights, or class means where it has none."""
+    weights = class_means(bank) if bank.base_weights is None else bank.base_weights
+    return BaseClasses(weights.float().to(device), bank.cosine_scale or 10.0)
+
+
+def chunk_for(device: torch.device) -> int:
+    """How many episodes to work on at once."""
+    return CHUNK.get(device.type, CHUNK_ELSEWHERE)
+
+
+def gather_support(pool: ClassSet, episodes: Episodes) -> Support:
+    """The features of the shots ``[E, n, K, D]`` (and a mask where their numbers differ)."""
+    mask = None if bool(episodes.support_mask.all()) else episodes.support_mask
+    return Support(take_rows(pool.features, episodes.support), mask)
+
+
+def take_rows(features: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``[M, D]`` by an index of any shape: ``[...]`` → ``[..., D]``."""
+    return features.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+
+
+@torch.no_grad()
+def few_way(
+    method: Method,
+    bank: FeatureBank,
+    n_shot: int,
+    *,
+    n_way: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 2000,
+    seed: int = 0,
+    joint: bool | None = None,
+    part: Part = Part.NOVEL,
+    device: torch.device | str = "cpu",
+    chunk: int | None = None,
+    told: Told | None = None,
+) -> Result:
+    """Episodes of a few novel classes; the base classes stay in the graph.
+
+    *Novel* is the accuracy of the novel queries among the episode's novel classes. With ``joint``, as many
+    base queries (held-out images) join them and *all* is told apart among base and novel classes alike.
+
+    Args:
+        method: what to evaluate.
+        bank: where the episodes are drawn from.
+        n_shot, n_way, n_query: shots, novel classes, queries a class.
+        n_episodes, seed: which episodes; the same seed gives every method the same ones.
+        joint: ask for base and all accuracy too; by default wherever bank and method can give it.
+        part: ``Part.NOVEL``, or ``Part.VALIDATION`` to choose something.
+        device: where to work.
+        chunk: episodes at once; affects speed alone.
+        told: called as episodes are done.
+    """
+    if n_episodes < 1:
+        raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
+    device = torch.device(device)
+    if joint is None:
+        joint = method.joint and bank.has(Part.BASE_HELD_OUT)
+    elif joint and not method.joint:
+        raise EpisodeError(f"{method.name} scores novel classes only; evaluate it without base classes")
+    elif joint and not bank.has(Part.BASE_HELD_OUT):
+        raise EpisodeError("the bank has no held-out base images, which 'all' and 'base' accuracy need")
+    pool = bank.select(part, device=device)
+    held_out = bank.select(Part.BASE_HELD_OUT, device=device) if joint else None
+    spec = EpisodeSpec(n_way, (n_shot,), n_query, n_way * n_query if joint else 0)
+    sampler = EpisodeSampler(pool, spec, seed, base_query=held_out)
+    adapter = method.on(base_classes(bank, device))
+    chunk = chunk or chunk_for(device)
+    values: list[dict[str, Tensor]] = []
+    for start in range(0, n_episodes, chunk):
+        episodes = sampler.draw(start, min(chunk, n_episodes - start))
+        values.append(_few_way_chunk(adapter, pool, held_out, bank.n_base, episodes))
+        if told is not None:
+            told(len(episodes))
+    merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
+    return Result.of(
+        merged,
+        method=method.name,
+        protocol="few-way",
+        n_way=n_way,
+        n_shot=n_shot,
+        seed=seed,
+        n_query=n_query,
+        bank=bank.info.get("name"),
+        info={"part": part.value, **method.describe()},
+    )
+
+
+def _few_way_chunk(
+    adapter: Adapter, pool: ClassSet, held_out: ClassSet | None, n_base: int, episodes: Episodes
+) -> dict[str, Tensor]:
+    E, n, Q = episodes.query.shape
+    scorer = adapter.adapt(gather_support(pool, episodes), joint=held_out is not None)
+    queries = take_rows(pool.features, episodes.query.flatten(1))  # [E, n·Q, D]
+    labels = torch.arange(n, device=queries.device).repeat_interleave(Q).expand(E, -1)
+    if held_out is None:
+        return novel_accuracy(scorer(queries), labels)
+    queries = torch.cat([queries, take_rows(held_out.features, episodes.base_query)], dim=1)
+    labels = torch.cat([n_base + labels, episodes.base_query_label], dim=1)
+    return joint_accuracy(joint_hits(scorer(queries), labels, n_base), labels >= n_base)
+
+
+@torch.no_grad()
+def all_way(
+    method: Method,
+    bank: FeatureBank,
+    n_shot: int,
+    *,
+    n_episodes: int = 100,
+    seed: int = 0,
+    part: Part = Part.NOVEL,
+    device: torch.device | str = "cpu",
+    told: Told | None = None,
+) -> Result:
+    """All novel classes at once: K shots of each; every other novel image and held-out base image is a query.
+
+    Gives top-1 and top-5 of novel among novel, base among base, all among all, and all with a prior. Without
+    held-out base images, or for a method that scores novel classes only, novel accuracy alone.
+    """
+    device = torch.device(device)
+    joint = method.joint and bank.has(Part.BASE_HELD_OUT)
+    pool = bank.select(part, device=device)
+    queries, labels = pool.features, pool.labels
+    n_base = 0
+    if joint:
+        n_base = bank.n_base
+        held_out = bank.select(Part.BASE_HELD_OUT, device=device)
+        queries = torch.cat([queries, held_out.features])
+        labels = torch.cat([n_base + labels, held_out.labels])
+    sampler = EpisodeSampler(pool, EpisodeSpec(pool.n_classes, (n_shot,), 0), seed)
+    adapter = method.on(base_classes(bank, device))
+    values: list[dict[str, Tensor]] = []
+    for index in range(n_episodes):
+        episode = sampler.draw(index, 1)
+        order = episode.novel_classes[0].argsort()  # novel class c of the scorer is class c of the pool
+        support = episode.support[:, order]
+        scorer = adapter.adapt(Support(take_rows(pool.features, support)), joint=joint)
+        is_query = torch.ones(len(labels), dtype=torch.bool, device=device)
+        is_query[support.flatten()] = False
+        rows = is_query.nonzero().flatten()
+        parts: list[dict[str, Tensor]] = []
+        for some in rows.split(_ALL_WAY_QUERIES):
+            scores, wanted = scorer(queries[some].unsqueeze(0)), labels[some].unsqueeze(0)
+            parts.append(joint_hits(scores, wanted, n_base) if joint else novel_hits(scores, wanted))
+        right = {name: torch.cat([p[name] for p in parts], dim=1) for name in parts[0]}
+        is_novel = (labels[rows] >= n_base).unsqueeze(0)
+        values.append(
+            joint_accuracy(right, is_novel) if joint else {k: v.float().mean(-1) for k, v in right.items()}
+        )
+        if told is not None:
+            told(1)
+    merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
+    return Result.of(
+        merged,
+        method=method.name,
+        protocol="all-way",
+        n_way=pool.n_classes,
+        n_shot=n_shot,
+        seed=seed,
+        bank=bank.info.get("name"),
+        info={"part": part.value, **method.describe()},
+    )

@@ -1,0 +1,31 @@
+"""Nearest-mean accuracy of features, straight from a class set: what stage 1 watches while it trains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wdae.bank import ClassSet
+from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.evaluation.metrics import novel_accuracy
+from wdae.evaluation.protocol import chunk_for, take_rows
+from wdae.generate import novel_estimate
+from wdae.methods.base import WeightScorer
+
+
+@torch.no_grad()
+def nearest_mean_accuracy(
+    class_set: ClassSet, n_way: int, n_shot: int, n_query: int, n_episodes: int, seed: int
+) -> tuple[float, float]:
+    """Mean accuracy and half-width of its 95 % interval over few-way episodes."""
+    sampler = EpisodeSampler(class_set, EpisodeSpec(n_way, (n_shot,), n_query), seed)
+    chunk = chunk_for(class_set.device)
+    values: list[Tensor] = []
+    for start in range(0, n_episodes, chunk):
+        episodes = sampler.draw(start, min(chunk, n_episodes - start))
+        scorer = WeightScorer(novel_estimate(take_rows(class_set.features, episodes.support)), None, 1.0)
+        labels = torch.arange(n_way, device=class_set.device).repeat_interleave(n_query)
+        scores = scorer(take_rows(class_set.features, episodes.query.flatten(1)))
+        values.append(novel_accuracy(scores, labels.expand(len(episodes), -1))["novel"])
+    accuracy = torch.cat(values).double()
+    return float(accuracy.mean()), float(1.96 * accuracy.std() / len(accuracy) ** 0.5)

@@ -1,0 +1,219 @@
+"""Results: a mean with its interval, one method on one protocol, and tables of them.
+
+Files hold fractions, tables show percent. ``NAME.json`` (schema below) and ``NAME.safetensors`` (one float32
+vector per metric, one value per episode) belong together::
+
+    {"format": "wdae-result", "version": 1,
+     "method": "wdae-gnn", "protocol": "few-way", "n_way": 5, "n_shot": 1, "n_query": 15,
+     "seed": 0, "n_episodes": 20000, "bank": "...",
+     "metrics": {"novel": {"mean": 0.584, "ci95": 0.0012, "n": 20000}, ...},
+     "info": {...}}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wdae.errors import StorageError, WdaeError, nearest
+from wdae.storage import atomic_file, read_json, write_json
+
+FORMAT, VERSION = "wdae-result", 1
+METRICS = ("novel", "base", "all", "all_prior", "harmonic")
+_EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank")
+Values = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over episodes with the half-width of its 95 % interval, 1.96 s / sqrt(n)."""
+
+    mean: float
+    ci95: float
+    n: int
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Estimate:
+        """The estimate from one value per episode; a single episode has no interval (NaN).
+
+        >>> Estimate.of([0.25, 0.75, 0.25, 0.75]).percent()
+        '50.00 ± 28.29'
+        """
+        array = np.asarray(values, dtype=np.float64).ravel()
+        if array.size == 0:
+            raise WdaeError("no episodes to take a mean over; ask for at least 1")
+        spread = 1.96 * float(array.std(ddof=1)) / math.sqrt(array.size) if array.size > 1 else math.nan
+        return cls(float(array.mean()), spread, int(array.size))
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval leaves zero out: for a difference, whether it is more than chance."""
+        return abs(self.mean) > self.ci95
+
+    def percent(self, *, signed: bool = False) -> str:
+        """Mean and interval in percent.
+
+        >>> Estimate(0.5712, 0.0013, 600).percent()
+        '57.12 ± 0.13'
+        """
+        mean = f"{100 * self.mean:{'+' if signed else ''}.2f}"
+        return mean if math.isnan(self.ci95) else f"{mean} ± {100 * self.ci95:.2f}"
+
+    def __str__(self) -> str:
+        return self.percent()
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One method on one protocol.
+
+    ``metrics`` has novel, base, all, all_prior and harmonic where they were asked for, and the same names
+    with ``_top5``; ``per_episode`` the values behind them, in the order of the episodes.
+    """
+
+    method: str
+    protocol: str
+    n_way: int
+    n_shot: int
+    seed: int
+    n_episodes: int
+    metrics: Mapping[str, Estimate]
+    per_episode: Mapping[str, Values] = field(repr=False)
+    n_query: int | None = None
+    bank: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        per_episode: Mapping[str, Any],
+        *,
+        method: str,
+        protocol: str,
+        n_way: int,
+        n_shot: int,
+        seed: int,
+        n_query: int | None = None,
+        bank: str | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """A result from per-episode values (arrays or tensors, one vector per metric, equally long)."""
+        rows = {name: _vector(values) for name, values in per_episode.items()}
+        lengths = {name: len(row) for name, row in rows.items()}
+        if len(set(lengths.values())) != 1:
+            raise WdaeError(f"every metric needs one value per episode, equally many; got {lengths}")
+        metrics = {name: Estimate.of(row) for name, row in rows.items()}
+        n = next(iter(lengths.values()))
+        kept = dict(info or {})
+        return cls(method, protocol, n_way, n_shot, seed, n, metrics, rows, n_query, bank, kept)
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        part = self.info.get("part")
+        words = f"{self.method}-{self.protocol}-{self.n_way}way-{self.n_shot}shot-seed{self.seed}"
+        words += f"-{part}" if part not in (None, "novel") else ""
+        return re.sub(r"[^a-zA-Z0-9.-]+", "-", words)
+
+    @property
+    def episodes(self) -> dict[str, Any]:
+        """What determines the episodes: two results that agree in it can be paired."""
+        return {key: getattr(self, key) for key in _EPISODES} | {"part": self.info.get("part")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON schema above."""
+        estimates = {
+            name: {"mean": e.mean, "ci95": None if math.isnan(e.ci95) else e.ci95, "n": e.n}
+            for name, e in self.metrics.items()
+        }
+        head = {"format": FORMAT, "version": VERSION, "method": self.method}
+        head |= {key: getattr(self, key) for key in _EPISODES}
+        return {**head, "metrics": estimates, "info": dict(self.info)}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the result into a folder and return its JSON file, which is written last."""
+        from safetensors.numpy import save
+
+        path = Path(folder) / f"{self.name}.json"
+        data = save({name: np.ascontiguousarray(row) for name, row in self.per_episode.items()})
+        with atomic_file(path.with_suffix(".safetensors")) as temporary:
+            temporary.write_bytes(data)
+        write_json(path, self.to_dict())
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read a result from its JSON file and the values beside it."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        path = Path(path)
+        if not is_result(path):
+            raise StorageError(f"{path} is no result file (its 'format' is not {FORMAT!r})")
+        data = read_json(path)
+        if data.get("version") != VERSION:
+            raise StorageError(
+                f"{path} has format version {data.get('version')}; this wdae reads {VERSION}; update wdae"
+            )
+        beside = path.with_suffix(".safetensors")
+        try:
+            rows = load(beside.read_bytes())
+            metrics = {
+                name: Estimate(e["mean"], math.nan if e["ci95"] is None else e["ci95"], e["n"])
+                for name, e in data["metrics"].items()
+            }
+            keys = ("method", "protocol", "n_way", "n_shot", "seed", "n_episodes")
+            head = {key: data[key] for key in keys}
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"the per-episode values of {path} cannot be read: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"{path} was altered: {error} is missing or ill-formed") from error
+        if set(rows) != set(metrics) or any(len(row) != head["n_episodes"] for row in rows.values()):
+            raise StorageError(
+                f"{beside} does not belong to {path}: other metrics or another number of episodes"
+            )
+        ordered = {name: rows[name] for name in metrics}
+        tail: dict[str, Any] = {key: data.get(key) for key in ("n_query", "bank")}
+        return cls(**head, metrics=metrics, per_episode=ordered, **tail, info=data.get("info") or {})
+
+
+def is_result(path: str | Path) -> bool:
+    """Whether a JSON file says of itself that it is a result."""
+    data = read_json(path)
+    return isinstance(data, dict) and data.get("format") == FORMAT
+
+
+def paired(a: Result, b: Result, metric: str) -> Estimate:
+    """The gain of ``a`` over ``b`` on the same episodes, with the interval of the per-episode differences."""
+    for result in (a, b):
+        if metric not in result.per_episode:
+            hint = nearest(metric, result.per_episode)
+            raise WdaeError(f"{result.method} was not measured on {metric!r}{hint}")
+    differing = [
+        f"{key} {value!r} and {b.episodes[key]!r}"
+        for key, value in a.episodes.items()
+        if value != b.episodes[key]
+    ]
+    if differing:
+        raise WdaeError(
+            f"{a.method} and {b.method} were not measured on the same episodes ({'; '.join(differing)}); "
+            "evaluate both with the same bank, protocol, seed and number of episodes"
+        )
+    x, y = (np.asarray(r.per_episode[metric], dtype=np.float64) for r in (a, b))
+    return Estimate.of(x - y)
+
+
+def _vector(values: Any) -> Values:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().float().numpy()
+    row = np.array(values, dtype=np.float32)
+    if row.ndim != 1 or row.size == 0:
+        raise WdaeError(f"per-episode values are one vector with a value per episode; got shape {row.shape}")
+    return row

@@ -1,0 +1,46 @@
+"""The cosine classifier of the recognition model: ``score_i = γ · cos(z, w_i)``."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def unit(x: Tensor) -> Tensor:
+    """Scale the last dimension to length one (a zero vector stays zero)."""
+    return F.normalize(x, dim=-1)
+
+
+def cosine_scores(features: Tensor, weights: Tensor, scale: Tensor | float) -> Tensor:
+    """Scaled cosine similarity of every feature vector with every class weight.
+
+    Shapes:
+        features ``[..., Q, D]``, weights ``[..., N, D]`` → scores ``[..., Q, N]``. Leading dimensions
+        broadcast, so one weight matrix may serve a batch of episodes.
+    """
+    return scale * (unit(features) @ unit(weights).transpose(-1, -2))
+
+
+class CosineClassifier(nn.Module):
+    """Classification weights ``w_i`` without bias, and a learned scale ``γ``.
+
+    Args:
+        n_classes: number of classes.
+        dim: feature size D.
+        scale: where γ starts (10 in the paper).
+        generator: source of the initial weights, drawn from N(0, 2/D).
+    """
+
+    def __init__(
+        self, n_classes: int, dim: int, scale: float = 10.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_classes, dim, generator=generator) * math.sqrt(2.0 / dim))
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores ``[..., Q, N]`` of features ``[..., Q, D]``."""
+        return cosine_scores(features, self.weight, self.scale)

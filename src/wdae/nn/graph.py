@@ -1,0 +1,129 @@
+"""The class graph: each class is joined to its nearest classes by cosine similarity.
+
+The similarity matrix is never held whole: rows are worked off in blocks, so memory is O(N·J + block·N).
+A graph over base classes is built once; :func:`extend_graph` then finds the edges that n novel classes
+bring in O(n·N), with the result a fresh build would give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wdae.errors import ModelError
+from wdae.nn.cosine import unit
+
+DEFAULT_MEMORY_MB = 256.0
+
+
+@dataclass(frozen=True)
+class ClassGraph:
+    """Directed edges from every class to its neighbours.
+
+    Shapes:
+        ``neighbours`` ``[..., N, J]`` (class indices, nearest first), ``similarities`` ``[..., N, J]``
+        (cosines), with N classes and J neighbours.
+    """
+
+    neighbours: Tensor
+    similarities: Tensor
+    inverse_temperature: float = 5.0
+
+    @property
+    def strengths(self) -> Tensor:
+        """Edge strengths ``a_ij``: a softmax over the similarities of each class's neighbours."""
+        return torch.softmax(self.inverse_temperature * self.similarities, dim=-1)
+
+
+def _check_classes(n_classes: int) -> None:
+    if n_classes < 2:
+        raise ModelError(
+            f"a class graph needs at least 2 classes, got {n_classes}; give base classes or more novel ones"
+        )
+
+
+@torch.no_grad()
+def build_graph(
+    weights: Tensor,
+    n_neighbours: int = 10,
+    inverse_temperature: float = 5.0,
+    memory_mb: float = DEFAULT_MEMORY_MB,
+) -> ClassGraph:
+    """Join each class to its J nearest classes by cosine similarity, itself excluded.
+
+    Args:
+        weights: initial estimates ``[..., N, D]``, before any noise.
+        n_neighbours: J; with fewer than J + 1 classes, all the others are neighbours.
+        inverse_temperature: of the softmax over a class's neighbours.
+        memory_mb: cap on the block of similarities held at once.
+    """
+    *lead, N, D = weights.shape
+    _check_classes(N)
+    J = min(n_neighbours, N - 1)
+    flat = unit(weights).reshape(-1, N, D)  # [E, N, D]
+    E = flat.shape[0]
+    rows = max(1, min(N, int(memory_mb * 2**20 / (flat.element_size() * N * E))))
+    blocks = []
+    for start in range(0, N, rows):
+        block = flat[:, start : start + rows] @ flat.transpose(1, 2)  # [E, rows, N]
+        own = torch.arange(block.shape[1], device=block.device)
+        block[:, own, start + own] = -torch.inf
+        blocks.append(block.topk(J, dim=-1))
+    similarities = torch.cat([b.values for b in blocks], dim=1).reshape(*lead, N, J)
+    neighbours = torch.cat([b.indices for b in blocks], dim=1).reshape(*lead, N, J)
+    return ClassGraph(neighbours, similarities, inverse_temperature)
+
+
+@dataclass(frozen=True)
+class GraphExtension:
+    """The graph of base classes with n novel classes added, for each of E episodes.
+
+    Node indices run over ``0..N-1`` (base), then ``N..N+n-1`` (this episode's novel classes).
+
+    Shapes:
+        novel: lists of the novel classes ``[E, n, J]``; changed ``[E, N]``: which base classes get a novel
+        neighbour; to_base ``[E, n, N]``: similarities.
+    """
+
+    base: ClassGraph
+    novel: ClassGraph
+    changed: Tensor
+    to_base: Tensor
+
+    def lists(self, episode: Tensor, node: Tensor) -> ClassGraph:
+        """The neighbour lists ``[P, J]`` of base classes, one for each pair of episode and class."""
+        n, N = self.to_base.shape[1:]
+        J = self.novel.neighbours.shape[-1]
+        candidates = torch.cat([self.base.similarities[node], self.to_base[episode, :, node]], dim=-1)
+        best = candidates.topk(J, dim=-1)
+        newcomers = (N + torch.arange(n, device=node.device)).expand(len(node), n)
+        names = torch.cat([self.base.neighbours[node], newcomers], dim=-1)
+        return ClassGraph(names.gather(-1, best.indices), best.values, self.base.inverse_temperature)
+
+
+@torch.no_grad()
+def extend_graph(base_graph: ClassGraph, base: Tensor, novel: Tensor, n_neighbours: int) -> GraphExtension:
+    """Add novel classes to the graph of the base classes, exactly, in O(n·N) for each episode.
+
+    A base class is touched only where a novel class is nearer than its last neighbour.
+
+    Args:
+        base_graph: graph over the base classes, from :func:`build_graph`.
+        base: unit base weights ``[N, D]``.
+        novel: unit initial estimates ``[E, n, D]``.
+        n_neighbours: J asked for; more than the base graph has when there are few base classes.
+    """
+    N, n = base.shape[0], novel.shape[1]
+    J = min(n_neighbours, N + n - 1)
+    to_base = novel @ base.T  # [E, n, N]
+    to_novel = novel @ novel.transpose(1, 2)  # [E, n, n]
+    to_novel.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+    near = torch.cat([to_base, to_novel], dim=-1).topk(J, dim=-1)
+    if base_graph.similarities.shape[-1] < J:  # lists that are not full take every newcomer
+        changed = torch.ones(novel.shape[0], N, dtype=torch.bool, device=novel.device)
+    else:
+        changed = to_base.amax(dim=1) > base_graph.similarities[:, -1]  # [E, N]
+    novel_graph = ClassGraph(near.indices, near.values, base_graph.inverse_temperature)
+    return GraphExtension(base_graph, novel_graph, changed, to_base)

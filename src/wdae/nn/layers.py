@@ -1,0 +1,242 @@
+"""The building blocks of the denoiser: a linear map of parts, pairwise messages, node updates.
+
+A node's state at layer l is the concatenation ``h = [w̃; u_1; ...; u_l]``, rescaled to unit length
+(:func:`part_scales`). It is kept as its parts: a linear map of a concatenation is the sum of the maps of
+the parts, the input part w̃ needs no gradient, and at test time the share of base classes, the same in
+every episode, is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wdae.nn.cosine import unit
+from wdae.nn.kept import kept_messages, sample_kept
+
+SLOPE = 0.01  # of every LeakyReLU
+# With so few components kept, computing just those beats computing all and masking (on a CPU).
+SPARSE_DROPOUT = 0.8
+# Up to this many classes an adjacency matrix is the quickest way to sum over neighbours in training.
+DENSE_CLASSES = 1024
+
+
+def part_scales(n_parts: int) -> list[float]:
+    """Factors of ``[w̃; u_1; ...; u_l]`` after l concatenations, each divided by √2 [code].
+
+    >>> part_scales(1)
+    [1.0]
+    >>> [round(s**2, 3) for s in part_scales(3)]
+    [0.25, 0.25, 0.5]
+    """
+    depth = n_parts - 1
+    return [2.0 ** (-depth / 2)] + [2.0 ** (-(depth - k + 1) / 2) for k in range(1, n_parts)]
+
+
+def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
+    """Dropout whose mask comes from a generator passed in; without one, from torch's default."""
+    if p == 0.0:
+        return x
+    if generator is None:
+        return F.dropout(x, p)
+    mask = torch.empty_like(x).bernoulli_(1.0 - p, generator=generator)
+    return x * mask / (1.0 - p)
+
+
+class PartedLinear(nn.Linear):
+    """A linear map of a concatenation of parts, computed part by part.
+
+    Args:
+        sizes: width of each part.
+        out_features: width of the output.
+    """
+
+    def __init__(self, sizes: Sequence[int], out_features: int, bias: bool = True) -> None:
+        super().__init__(sum(sizes), out_features, bias=bias)
+        self.sizes = tuple(sizes)
+
+    def blocks(self, scales: Sequence[float]) -> list[Tensor]:
+        """The weight's column blocks, one a part, times each part's scale."""
+        return [
+            block if scale == 1.0 else block * scale
+            for block, scale in zip(self.weight.split(self.sizes, dim=1), scales, strict=True)
+        ]
+
+    def apply_parts(self, parts: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+        """Map the concatenation of ``scale · part`` over all parts: ``[..., size_k] → [..., out]``."""
+        blocks = self.blocks(scales)
+        out = F.linear(parts[0], blocks[0], self.bias)
+        for part, block in zip(parts[1:], blocks[1:], strict=True):
+            out = out + F.linear(part, block)
+        return out
+
+
+class PairwiseMessage(nn.Module):
+    """Messages between neighbours and their sum (eq. 9).
+
+    ``m_i = Σ_j a_ij · LeakyReLU(Dropout(BatchNorm(A h_i + A h_j)))``, with one map A for both ends. The
+    BatchNorm runs over all edges of all episodes of the batch [code]; as an edge's input is a sum over its
+    two nodes, the statistics and the affine map are computed on nodes, never on edges.
+
+    Args:
+        sizes: widths of the parts of a node's state.
+        hidden: message size H.
+        dropout: ratio of message components dropped in training.
+    """
+
+    def __init__(self, sizes: Sequence[int], hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.linear = PartedLinear(sizes, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.dropout = dropout
+
+    def forward(
+        self,
+        parts: Sequence[Tensor],
+        neighbours: Tensor,
+        strengths: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Aggregate messages.
+
+        Shapes:
+            parts of ``[E, N, size_k]``, neighbours and strengths ``[E, N, J]`` → ``[E, N, H]``.
+        """
+        projected = self.linear.apply_parts(parts, part_scales(len(parts)))  # [E, N, H]
+        nodes = (
+            self.normalise_batch(projected, neighbours)
+            if self.training
+            else self.normalise_running(projected)
+        )
+        return self.aggregate(nodes, neighbours, strengths, generator)
+
+    def fold(self) -> tuple[Tensor, Tensor]:
+        """BatchNorm in evaluation as ``y = p·gain + shift`` on nodes, so that an edge is ``y_i + y_j``."""
+        norm = self.norm
+        assert norm.running_mean is not None and norm.running_var is not None
+        gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+        return gain, (norm.bias - norm.running_mean * gain) / 2
+
+    def normalise_running(self, projected: Tensor) -> Tensor:
+        """Per-node ``y`` with ``y_i + y_j = BatchNorm(p_i + p_j)``, by running statistics."""
+        gain, shift = self.fold()
+        return projected * gain + shift
+
+    def normalise_batch(self, projected: Tensor, neighbours: Tensor) -> Tensor:
+        """The same by the statistics of this batch's edges, which also enter the running ones."""
+        norm = self.norm
+        E, N, J = neighbours.shape
+        p = projected.float()
+        degree, neighbour_sum = _neighbour_sums(p, neighbours)
+        edges = E * N * J
+        mean = (J * p + neighbour_sum).sum((0, 1)) / edges  # [H]
+        c = p - mean / 2  # an edge is c_i + c_j, of mean zero
+        c_sum = neighbour_sum - J * mean / 2  # [E, N, H]
+        variance = ((J + degree) * c.square() + 2 * c * c_sum).sum((0, 1)) / edges
+        with torch.no_grad():
+            assert (
+                norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
+            )
+            norm.running_mean.lerp_(mean.detach(), norm.momentum)
+            norm.running_var.lerp_(variance.detach() * (edges / (edges - 1)), norm.momentum)
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked.add_(1)
+        gain = norm.weight * torch.rsqrt(variance + norm.eps)
+        return (c * gain + norm.bias / 2).to(projected.dtype)
+
+    def aggregate(
+        self, nodes: Tensor, neighbours: Tensor, strengths: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """``Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))``; dropout scales by a positive factor, so it commutes."""
+        E, N, J = neighbours.shape
+        H = nodes.shape[-1]
+        offsets = N * torch.arange(E, device=neighbours.device)
+        rows = neighbours + offsets[:, None, None]  # [E, N, J] into [E·N]
+        p = self.dropout if self.training else 0.0
+        if p >= SPARSE_DROPOUT and nodes.device.type == "cpu":
+            kept = sample_kept(E * N * J * H, p, generator)
+            flat = kept_messages(
+                nodes.reshape(-1, H), strengths.reshape(-1, J), rows.reshape(-1, J), kept, p, SLOPE
+            )
+            return flat.reshape(E, N, H)
+        sent = nodes.reshape(-1, H)[rows]  # [E, N, J, H]
+        messages = dropout(F.leaky_relu(nodes.unsqueeze(2) + sent, SLOPE), p, generator)
+        return (strengths.unsqueeze(-1).to(messages.dtype) * messages).sum(2)
+
+
+def _neighbour_sums(p: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each class is a neighbour ``[E, N, 1]``, and ``Σ_j p_j`` over each class's neighbours."""
+    E, N, J = neighbours.shape
+    if N <= DENSE_CLASSES:
+        adjacency = torch.zeros(E, N, N, dtype=p.dtype, device=p.device).scatter_(2, neighbours, 1.0)
+        return adjacency.sum(1).unsqueeze(-1), adjacency @ p
+    degree = torch.zeros(E, N, dtype=p.dtype, device=p.device)
+    degree.scatter_add_(1, neighbours.reshape(E, -1), torch.ones(E, N * J, dtype=p.dtype, device=p.device))
+    total = torch.zeros_like(p)
+    for j in range(J):
+        total = total + p.gather(1, neighbours[:, :, j : j + 1].expand(-1, -1, p.shape[-1]))
+    return degree.unsqueeze(-1), total
+
+
+class HiddenUpdate(nn.Module):
+    """The new part of a node's state (eq. 10): ``u = unit(LeakyReLU(Dropout(BatchNorm(B [h; m]))))``."""
+
+    def __init__(self, sizes: Sequence[int], hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.linear = PartedLinear(sizes, hidden, bias=False)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.dropout = dropout
+
+    def forward(
+        self, parts: Sequence[Tensor], message: Tensor | None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Shapes: parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP) → ``[E, N, H]``."""
+        mapped = apply_with_message(self.linear, parts, message)
+        normed = self.norm(mapped.flatten(0, -2)).view_as(mapped)
+        return unit(F.leaky_relu(dropout(normed, self.dropout if self.training else 0.0, generator), SLOPE))
+
+    def activate(self, mapped: Tensor) -> Tensor:
+        """Evaluation: from ``B [h; m]``, already computed, to ``u``."""
+        norm = self.norm
+        normed = F.batch_norm(
+            mapped, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+        )
+        return unit(F.leaky_relu(normed, SLOPE))
+
+
+class LastUpdate(nn.Module):
+    """The denoised weight (eq. 11, 12): ``[δ; o] = C [h; m] + c``, ``r = w̃ + sigmoid(o) ⊙ unit(δ)``."""
+
+    def __init__(self, sizes: Sequence[int], dim: int) -> None:
+        super().__init__()
+        self.linear = PartedLinear(sizes, 2 * dim)
+
+    def forward(self, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
+        """Shapes: parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP) → ``[E, N, D]``."""
+        return self.activate(parts[0], apply_with_message(self.linear, parts, message))
+
+    def activate(self, weights: Tensor, mapped: Tensor) -> Tensor:
+        """From ``w̃`` and ``C [h; m] + c`` to ``r``."""
+        delta, gate = mapped.chunk(2, dim=-1)
+        return weights + torch.sigmoid(gate) * unit(delta)
+
+
+def apply_with_message(linear: PartedLinear, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
+    """``linear [h; m]``: the state's parts rescaled, the message as it is; ``linear h`` without one."""
+    scales = part_scales(len(parts))
+    if message is None:
+        return linear.apply_parts(parts, scales)
+    return linear.apply_parts([*parts, message], [*scales, 1.0])
+
+
+def init_linear(linear: nn.Linear, generator: torch.Generator | None) -> None:
+    """Torch's default initialisation, U(±1/√fan_in), drawn from a generator passed in."""
+    bound = 1 / math.sqrt(linear.in_features)
+    with torch.no_grad():
+        linear.weight.uniform_(-bound, bound, generator=generator)
+        if linear.bias is not None:
+            linear.bias.uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,38 @@
+"""The two losses of stage-2 training (eq. 6): reconstruct the weights, classify the queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.nn.cosine import cosine_scores, unit
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Both terms of eq. 6, unweighted, and the scores they came from."""
+
+    reconstruction: Tensor
+    classification: Tensor
+    scores: Tensor
+
+
+def stage2_losses(
+    weights: Tensor, targets: Tensor, queries: Tensor, labels: Tensor, scale: Tensor | float
+) -> Losses:
+    """Mean squared distance of unit weights to unit targets, and cross-entropy over all classes.
+
+    Args:
+        weights: generated weights ``ŵ`` ``[E, N, D]``.
+        targets: weights learned in stage 1, ``w*`` ``[E, N, D]``.
+        queries: features ``[E, Q, D]``.
+        labels: class of each query ``[E, Q]``, ``0..N-1``.
+        scale: γ.
+    """
+    directions = unit(weights)
+    reconstruction = (directions - unit(targets)).square().sum(-1).mean()
+    scores = cosine_scores(queries, directions, scale)  # [E, Q, N]
+    classification = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten())
+    return Losses(reconstruction, classification, scores)

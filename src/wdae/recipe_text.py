@@ -1,0 +1,130 @@
+"""YAML text of recipes to plain data and back, with the line on which each key stands.
+
+PyYAML follows YAML 1.1, where ``1e-3`` is text, ``no`` is false and ``1:30`` is ninety. Recipes follow the
+core schema of YAML 1.2, which reads numbers and words the way people mean them; and a key given twice,
+which PyYAML silently resolves to the last one, is a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from wdae.errors import RecipeError
+
+Path_ = tuple[str, ...]
+
+_CORE_SCHEMA = [
+    ("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    ("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        re.compile(
+            r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+        list("-+0123456789."),
+    ),
+]
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+for _tag, _pattern, _first in _CORE_SCHEMA:
+    _Loader.add_implicit_resolver(_tag, _pattern, _first)
+    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
+# Short lists of numbers read best on one line; mappings stay one key a line.
+_Dumper.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A parsed recipe: its data, the line of each key (counted from 1), and faults seen while parsing."""
+
+    data: dict[str, Any]
+    lines: dict[Path_, int]
+    faults: list[str]
+
+
+def scalar(text: str) -> Any:
+    """What a value given on the command line means: a number, a boolean, null, a list, or text.
+
+    >>> scalar("1e-3"), scalar("[1, 5]"), scalar("no"), scalar("null")
+    (0.001, [1, 5], 'no', None)
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+
+
+def parse(text: str, name: str) -> Text:
+    """Parse a recipe's text; ``name`` stands for it in messages."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise RecipeError(f"{name}{where}: not valid YAML: {problem}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(
+            f"{name}: a recipe is a list of 'key: value' lines; this file holds one {kind(data)}"
+        )
+    lines: dict[Path_, int] = {}
+    faults: list[str] = []
+    _walk(node, (), lines, faults)
+    return Text(data, lines, faults)
+
+
+def _walk(node: Any, path: Path_, lines: dict[Path_, int], faults: list[str]) -> None:
+    """Note the line of every key under a node, and every key that stands there twice."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        inner = (*path, str(key.value))
+        line = key.start_mark.line + 1
+        if inner in lines:
+            faults.append(
+                f"line {line}: key '{'.'.join(inner)}' is given twice (first on line {lines[inner]})"
+            )
+        lines[inner] = line
+        _walk(value, inner, lines, faults)
+
+
+def write(data: dict[str, Any]) -> str:
+    """Plain data as YAML text, keys in their own order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+
+
+def kind(value: Any) -> str:
+    """A word for the type of a plain value, as a person would say it."""
+    words = {
+        str: "text",
+        bool: "true/false",
+        int: "whole number",
+        float: "number",
+        list: "list",
+        dict: "group",
+    }
+    return "nothing" if value is None else words.get(type(value), type(value).__name__)

@@ -1,0 +1,227 @@
+"""Stage 1: train the backbone, the base weights and the scale by cross-entropy on the base classes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from wdae.backbones import forward_flops
+from wdae.errors import RecipeError
+from wdae.progress import progress
+from wdae.randomness import derive_seed
+from wdae.run import Run
+from wdae.train.averaging import refresh_statistics
+from wdae.train.batches import ResidentBatches
+from wdae.train.checkpoint import load_checkpoint, save_checkpoint
+from wdae.train.distillation import Teacher
+from wdae.train.distributed import Team, share_batch_norm
+from wdae.train.meter import Meter
+from wdae.train.mixup import draw_mix
+from wdae.train.model_file import save_model
+from wdae.train.objective import classified, objective
+from wdae.train.recogniser import Recogniser
+from wdae.train.stage1_config import Stage1Config
+from wdae.train.stage1_data import Stage1Data
+from wdae.train.stage1_state import Stage1State
+from wdae.train.validation import validate
+
+LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How :func:`train_stage1` ended; ``model`` is the folder of the weights once training is finished."""
+
+    finished: bool
+    step: int
+    total_steps: int
+    figures: dict[str, float]
+    images_per_s: float
+    tflops: float
+    model: Path | None
+
+
+def train_stage1(
+    config: Stage1Config,
+    data: Stage1Data,
+    run: Run,
+    team: Team,
+    *,
+    resume: bool = False,
+    max_seconds: float | None = None,
+    model_dtype: Literal["float32", "float16"] = "float32",
+) -> Outcome:
+    """Train, or go on training, until the last epoch or until ``max_seconds`` have passed.
+
+    A run that stopped early left a checkpoint: calling again with ``resume`` goes on from it, on the CPU to
+    exactly the weights that an unbroken run would have reached.
+    """
+    began, device, main = time.monotonic(), team.device, team.is_main
+    fast_arithmetic(device)
+    batches = ResidentBatches(data.train.images, data.train.labels, config, rank=team.rank, size=team.size)
+    per_epoch, total = batches.steps_per_epoch, config.epochs * batches.steps_per_epoch
+    state = Stage1State(config, len(data.class_names), total, device)
+    if config.sync_batch_norm and team.size > 1:
+        share_batch_norm(state.model, device)
+    state.prepare()
+    if resume:
+        state.restore(run.path / LAST)
+        if main:
+            run.truncate_metrics(state.step)
+    _check_layers(config, state.model)
+    teacher = Teacher(config.distillation, data.class_names, device) if config.distillation else None
+    mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
+    if mode != "off":
+        state.model.compile_stages(mode)
+        batches.compile(mode)
+    model = team.wrap(state.model).train()
+    flops = 3 * forward_flops(state.model.backbone, batches.side)
+    meter = Meter(device, config.batch * batches.copies, flops, team)
+    bar = progress(total if main else 0, "stage 1", "steps", done=state.step)
+    stopped = False
+    with bar:
+        while state.step < total and not stopped:
+            rate = state.set_rate()
+            batch = batches.at(state.step)
+            mix = draw_mix(config.mixup, config.seed, state.step, batch.partner) if config.mixup else None
+            with _randomness(config, state.step, team), _autocast(config, device):
+                scores, turn_scores = model(batch.images, mix)
+                taught = teacher.scores(batch.images[: classified(config, batch)]) if teacher else None
+            loss, values = objective(config, scores, turn_scores, batch, mix, taught)
+            state.optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            state.optimiser.step()
+            if state.average is not None:
+                state.average.update(state.step)
+            meter.add(values)
+            state.step += 1
+
+            epoch_ends, epoch = state.step % per_epoch == 0, state.step // per_epoch
+            if state.step % config.log_every == 0 or epoch_ends:
+                line = meter.read()
+                bar.update(state.step - bar.done, loss=line["loss"], accuracy=line["accuracy"])
+                if main:
+                    run.log(step=state.step, epoch=state.step / per_epoch, rate=rate, **line)
+                late = max_seconds is not None and time.monotonic() - began > max_seconds
+                stopped = team.agree(late)
+            if epoch_ends:
+                meter.end_epoch()
+                if epoch % config.validation.every == 0 and state.step < total and main:
+                    _watch(state.kept, state, config, data, run, device)
+                    meter.pause_over()
+            if main and (stopped or (epoch_ends and epoch % config.checkpoint_every == 0)):
+                state.save(run.path / LAST)
+                meter.pause_over()
+    if state.step < total:
+        return _outcome(state, state.best, meter, None)
+    return _finish(state, config, data, run, team, batches, meter, model_dtype)
+
+
+def _finish(
+    state: Stage1State,
+    config: Stage1Config,
+    data: Stage1Data,
+    run: Run,
+    team: Team,
+    batches: ResidentBatches,
+    meter: Meter,
+    model_dtype: Literal["float32", "float16"],
+) -> Outcome:
+    """Settle BatchNorm's statistics of an average, validate once more, and write the model to keep."""
+    if team.is_main:
+        state.save(run.path / LAST)
+    kept = state.kept
+    if kept is not state.model and config.averaging is not None and config.averaging.refresh_batches:
+        steps = range(state.total_steps, state.total_steps + config.averaging.refresh_batches)
+        refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
+    figures: dict[str, float] = {}
+    if team.is_main:
+        figures = _watch(kept, state, config, data, run, team.device)
+        if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
+            kept.load_state_dict(load_checkpoint(run.path / BEST).tensors)
+            figures = state.best
+        card = _card(config, data, figures, batches.side)
+        save_model(run.path / MODEL, kept, card, model_dtype)
+        run.log(
+            step=state.step, kept=figures, epoch_images_per_s=meter.images_per_s, epoch_tflops=meter.tflops
+        )
+    team.barrier()
+    return _outcome(state, figures, meter, run.path / MODEL)
+
+
+def _watch(
+    model: Recogniser,
+    state: Stage1State,
+    config: Stage1Config,
+    data: Stage1Data,
+    run: Run,
+    device: torch.device,
+) -> dict[str, float]:
+    """Validate, log, and keep the model if it is the best so far."""
+    figures = validate(model, config, data.validation, data.held_out, device)
+    figures["scale"] = float(model.classifier.scale.detach())
+    run.log(step=state.step, epoch=state.step * config.epochs / state.total_steps, **figures)
+    if "val_score" in figures and figures["val_score"] > state.best.get("val_score", -1.0):
+        state.best = {**figures, "step": float(state.step)}
+        save_checkpoint(run.path / BEST, model.state_dict(), {"step": state.step, "figures": figures})
+    return figures
+
+
+def _outcome(state: Stage1State, figures: dict[str, float], meter: Meter, model: Path | None) -> Outcome:
+    return Outcome(
+        finished=model is not None,
+        step=state.step,
+        total_steps=state.total_steps,
+        figures=figures,
+        images_per_s=meter.images_per_s,
+        tflops=meter.tflops,
+        model=model,
+    )
+
+
+def _card(config: Stage1Config, data: Stage1Data, figures: dict[str, float], side: int) -> dict[str, Any]:
+    return {
+        "backbone": config.backbone,
+        "backbone_options": config.backbone_options,
+        "class_names": list(data.class_names),
+        "image_size": side,
+        "mean": list(config.augment.mean),
+        "std": list(config.augment.std),
+        "recipe": config.model_dump(mode="json"),
+        "figures": figures,
+    }
+
+
+def _check_layers(config: Stage1Config, model: Recogniser) -> None:
+    n_stages = len(model.backbone.stages)
+    if config.mixup and not all(0 <= layer < n_stages for layer in config.mixup.layers):
+        raise RecipeError(
+            f"mixup.layers are {config.mixup.layers}; {config.backbone} has {n_stages} stages, so 0 "
+            f"(pictures) to {n_stages - 1} are accepted"
+        )
+
+
+def _autocast(config: Stage1Config, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+@contextmanager
+def _randomness(config: Stage1Config, step: int, team: Team) -> Iterator[None]:
+    """Dropout knows no generator but the global one: seed that for the step, and put it back after it."""
+    with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(config.seed, "dropout", step, team.rank))
+        yield
+
+
+def fast_arithmetic(device: torch.device) -> None:
+    """TF32 and cuDNN's search for the fastest algorithms, on GPUs."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")

@@ -1,0 +1,205 @@
+"""More than one device: the same command under ``torchrun``, on one machine or several.
+
+Gradients are averaged by DistributedDataParallel. BatchNorm uses each process's own share of the batch
+unless the recipe says ``sync_batch_norm``. A process that dies takes the others with it: on one machine
+torchrun sees to that, and everywhere each process watches the others' heartbeats.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from wdae.errors import RunError
+
+BEAT_S, PATIENCE_S = 1.0, 20.0
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of one command: which this is, of how many, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and progress."""
+        return self.rank == 0
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over processes of a tensor that each has."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values)
+            values /= self.size
+        return values
+
+    def agree(self, flag: bool) -> bool:
+        """The main process's answer, on every process."""
+        if self.size == 1:
+            return flag
+        answer = torch.tensor([int(flag)], device=self.device)
+        dist.broadcast(answer, src=0)
+        return bool(answer.item())
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        if self.size > 1:
+            self.agree(True)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with gradients averaged over processes."""
+        if self.size == 1:
+            return model
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+
+
+def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
+    """The device asked for, else this process's GPU where there is one, else the CPU."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise RunError(f"device {name!r} was asked for, but this machine has no usable GPU; use cpu")
+        if device.index is None:
+            device = torch.device("cuda", local_rank)
+        if device.index >= torch.cuda.device_count():
+            raise RunError(
+                f"process {local_rank} of this machine has no GPU of its own: there are "
+                f"{torch.cuda.device_count()}; start at most that many with --nproc-per-node"
+            )
+        torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def join(device: str | None = None) -> Iterator[Team]:
+    """This process's place among those ``torchrun`` started; alone without it.
+
+    A lost process becomes one clear message on every other, within seconds.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Team(0, 1, choose_device(device))
+        return
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    place = choose_device(device, local_rank)
+    store, _, _ = next(iter(rendezvous("env://", timeout=timedelta(seconds=300))))
+    dist.init_process_group(
+        "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
+    )
+    stop = _watch(PrefixStore("wdae-heartbeat", store.clone()), rank, size)
+    try:
+        yield Team(rank, size, place)
+        Team(rank, size, place).barrier()
+        stop.set()
+    except (dist.DistBackendError, RuntimeError) as error:
+        if not _is_lost_contact(error):
+            raise
+        raise RunError(_lost(rank, size, str(error).splitlines()[0])) from error
+    finally:
+        stop.set()
+        dist.destroy_process_group()
+
+
+def _is_lost_contact(error: Exception) -> bool:
+    words = ("connection closed", "connection reset", "gloo", "nccl", "broken pipe", "socket", "timed out")
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
+
+
+def _lost(rank: int, size: int, reason: str) -> str:
+    return (
+        f"process {rank} of {size} stops: it lost contact with another process ({reason}); "
+        "look for that one's message, then go on from the last checkpoint with --resume"
+    )
+
+
+def _watch(store: Any, rank: int, size: int) -> threading.Event:
+    """Beat, and listen for the others; end this process when one falls silent.
+
+    A collective that waits for a dead process cannot be interrupted from Python, hence the hard exit.
+    """
+    stop = threading.Event()
+
+    def beat() -> None:
+        heard: dict[int, tuple[bytes, float]] = {}
+        count = 0
+        while not stop.wait(BEAT_S):
+            count += 1
+            try:
+                store.set(f"{rank}", str(count))
+                silent = None
+                for other in range(size):
+                    if other == rank or not store.check([f"{other}"]):
+                        continue
+                    value, now = store.get(f"{other}"), time.monotonic()
+                    if other not in heard or heard[other][0] != value:
+                        heard[other] = (value, now)
+                    elif now - heard[other][1] > PATIENCE_S:
+                        silent = f"process {other} has been silent for {PATIENCE_S:.0f} s"
+            except RuntimeError:
+                silent = "the process that keeps the list of processes is gone"
+            if silent and not stop.is_set():
+                print(f"error: {_lost(rank, size, silent)}", file=sys.stderr, flush=True)
+                os._exit(3)
+
+    threading.Thread(target=beat, name="wdae-heartbeat", daemon=True).start()
+    return stop
+
+
+class SharedBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm over the batches of all processes together, on any device.
+
+    torch's own SyncBatchNorm is for GPUs only; this one all-reduces the mean, then the variance about it,
+    and lets gradients flow through both. Every process must have as many rows.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As nn.BatchNorm2d, with statistics over all processes in training."""
+        if not self.training:
+            return super().forward(x)
+        from torch.distributed.nn.functional import all_reduce
+
+        size, wide = dist.get_world_size(), x.float()
+        mean = all_reduce(wide.mean(dim=(0, 2, 3))) / size
+        centred = wide - mean[:, None, None]
+        variance = all_reduce(centred.square().mean(dim=(0, 2, 3))) / size
+        with torch.no_grad():
+            n = size * x.numel() / x.shape[1]
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked += 1
+            if self.running_mean is not None and self.running_var is not None:
+                share = 1.0 / float(self.num_batches_tracked or 1) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean.detach(), share)
+                self.running_var.lerp_(variance.detach() * (n / (n - 1)), share)
+        out: Tensor = centred * torch.rsqrt(variance + self.eps)[:, None, None]
+        return (out * self.weight[:, None, None] + self.bias[:, None, None]).to(x.dtype)
+
+
+def share_batch_norm(model: nn.Module, device: torch.device) -> None:
+    """Make every BatchNorm take its statistics over all processes: torch's own on GPUs, ours elsewhere."""
+    for name, child in list(model.named_children()):
+        if isinstance(child, nn.BatchNorm2d):
+            kind = nn.SyncBatchNorm if device.type == "cuda" else SharedBatchNorm2d
+            new = kind(child.num_features, child.eps, child.momentum)
+            new.load_state_dict(child.state_dict())
+            setattr(model, name, new.to(child.weight.device))
+        else:
+            share_batch_norm(child, device)

@@ -1,0 +1,55 @@
+"""The recipe of extraction: a backbone and pictures in, a feature bank out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from wdae.config import Config
+
+
+class ExtractConfig(Config):
+    """Everything ``wdae extract`` needs."""
+
+    data: Path
+    """The folder of the data set."""
+    layout: str = "auto"
+    """How the folder is laid out; ``auto`` looks."""
+    model: Path | None = None
+    """A model that ``wdae pretrain`` wrote; its recipe says which images are held out."""
+    backbone: str | None = None
+    """Instead of a model: a backbone with weights of its own (``timm:NAME``, ``pkg.module:factory``)."""
+    backbone_options: dict[str, Any] = Field(default={})
+    """Options of that backbone."""
+    size: int | None = Field(default=None, ge=8)
+    """Side of the pictures; the model's own by default."""
+    held_out: int | None = Field(default=None, ge=0)
+    """Images of each base class marked as held out; as in the model's training by default."""
+    seed: int | None = Field(default=None, ge=0)
+    """Draws the held-out images; as in the model's training by default."""
+    flip_average: bool = False
+    """Average the features of each picture and of its mirror image."""
+    dtype: Literal["float32", "float16", "int8"] = "float32"
+    """How the bank keeps features."""
+    batch: int = Field(default=512, ge=1)
+    """Pictures at a time."""
+    chunk: int = Field(default=8192, ge=1)
+    """Pictures between two saves: what an interruption can cost."""
+    precision: Literal["bf16", "float32"] = "bf16"
+    """Arithmetic of the backbone."""
+    compile: bool = False
+    """Compile the stages: worth the wait above some hundred thousand pictures."""
+    stream: bool = False
+    """Decode while extracting, keeping no cache of pixels: for sets larger than the disk can spare."""
+    cache_dir: Path | None = None
+    """Where decoded pictures are kept."""
+    skip_broken: bool = False
+    """Leave unreadable pictures out instead of refusing the data set."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.model is None) == (self.backbone is None):
+            raise ValueError("give either 'model' or 'backbone'")
+        return self

@@ -1,0 +1,118 @@
+"""What stage 2 trains: the denoiser and the scale γ, with the losses of an episode batch (eq. 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from wdae.bank import ClassSet
+from wdae.episodes import Episodes
+from wdae.generate import novel_estimate
+from wdae.nn.cosine import unit
+from wdae.nn.denoiser import Denoiser
+from wdae.nn.graph import build_graph
+from wdae.nn.losses import stage2_losses
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """E training episodes as features.
+
+    Shapes: base ``[E, N, D]`` (learned weights of the classes that stay base), novel_targets ``[E, n, D]``
+    (learned weights of the fake novel ones), support ``[E, n, K, D]`` and its mask or None, queries
+    ``[E, Q, D]``, labels ``[E, Q]`` (base first, then novel).
+    """
+
+    base: Tensor
+    novel_targets: Tensor
+    support: Tensor
+    support_mask: Tensor | None
+    queries: Tensor
+    labels: Tensor
+
+
+def gather_batch(pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shots: bool) -> TrainingBatch:
+    """The features of a batch of episodes of fake novel classes, on the device they lie on."""
+    assert episodes.base_classes is not None
+    n_base = episodes.base_classes.shape[1]
+    E, n, Q = episodes.query.shape
+    novel_labels = n_base + torch.arange(n, device=weights.device).repeat_interleave(Q)
+    rows = torch.cat([episodes.query.flatten(1), episodes.base_query], dim=1)
+    return TrainingBatch(
+        base=weights[episodes.base_classes],
+        novel_targets=weights[episodes.novel_classes],
+        support=pool.features[episodes.support],
+        support_mask=None if equal_shots else episodes.support_mask,
+        queries=pool.features[rows],
+        labels=torch.cat([novel_labels.expand(E, -1), episodes.base_query_label], dim=1),
+    )
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """What a step reports; ``total`` is what is minimised."""
+
+    total: Tensor
+    reconstruction: Tensor
+    classification: Tensor
+    accuracy: Tensor
+
+
+class Learner(nn.Module):
+    """The denoiser, the scale γ, and the switches of the paper's ablations.
+
+    Args:
+        denoiser: r(·).
+        scale: where γ starts: as stage 1 left it.
+        noise: σ; 0 trains without noise.
+        noisy_targets: feed the learned weights of fake novel classes plus noise, not means of shots.
+        classification_loss, reconstruction_loss: which terms of eq. 6 count.
+        n_neighbours, inverse_temperature: of the class graph.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        scale: float = 10.0,
+        noise: float = 0.1,
+        noisy_targets: bool = False,
+        classification_loss: bool = True,
+        reconstruction_loss: bool = True,
+        n_neighbours: int = 10,
+        inverse_temperature: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self.denoiser = denoiser
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.noise = noise
+        self.noisy_targets = noisy_targets
+        self.classification_loss = classification_loss
+        self.reconstruction_loss = reconstruction_loss
+        self.n_neighbours = n_neighbours
+        self.inverse_temperature = inverse_temperature
+
+    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+        """Losses of a batch; ``generator`` draws noise and dropout (torch's default without one)."""
+        start = (
+            batch.novel_targets if self.noisy_targets else novel_estimate(batch.support, batch.support_mask)
+        )
+        initial = unit(torch.cat([batch.base, start], dim=1))  # [E, N, D]
+        graph = None
+        if self.denoiser.kind == "gnn":
+            graph = build_graph(initial, self.n_neighbours, self.inverse_temperature)
+        weights = initial
+        if self.noise > 0:
+            draw = torch.randn(initial.shape, device=initial.device, generator=generator)
+            weights = unit(initial + self.noise * draw)  # normalised again, as in the authors' code
+        restored = self.denoiser(weights, graph, generator)
+        targets = torch.cat([batch.base, batch.novel_targets], dim=1)
+        losses = stage2_losses(restored, targets, batch.queries, batch.labels, self.scale)
+        total = restored.new_zeros(())
+        if self.reconstruction_loss:
+            total = total + losses.reconstruction
+        if self.classification_loss:
+            total = total + losses.classification
+        accuracy = (losses.scores.argmax(-1) == batch.labels).float().mean()
+        return StepLosses(total, losses.reconstruction.detach(), losses.classification.detach(), accuracy)

@@ -1,0 +1,51 @@
+"""A whole command, from recipe to files: what the command line calls and other programs may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from wdae.errors import RunError
+from wdae.run import Run
+from wdae.train.base import LAST, Outcome, train_stage1
+from wdae.train.distributed import join
+from wdae.train.extract import Extraction, extract
+from wdae.train.extract_config import ExtractConfig
+from wdae.train.stage1_config import Stage1Config
+from wdae.train.stage1_data import load_data
+
+
+def pretrain_session(
+    config: Stage1Config,
+    output: Path,
+    *,
+    device: str | None = None,
+    resume: bool = False,
+    force: bool = False,
+    max_seconds: float | None = None,
+    model_dtype: Literal["float32", "float16"] = "float32",
+) -> Outcome | None:
+    """Stage 1 in a run folder; the outcome on the main process, None on others."""
+    with join(device) as team:
+        if resume and not (output / LAST).is_file():
+            raise RunError(f"{output} has no checkpoint ({LAST}) to go on from; start it without --resume")
+        run = Run(output)
+        if team.is_main:
+            run = Run.resume(output) if resume else Run.create(output, config, force=force)
+        team.barrier()
+        # The first process decodes into the cache, the others find it there.
+        data = load_data(config.data, config.seed, team.device) if team.is_main else None
+        team.barrier()
+        if data is None:
+            data = load_data(config.data, config.seed, team.device)
+        outcome = train_stage1(
+            config, data, run, team, resume=resume, max_seconds=max_seconds, model_dtype=model_dtype
+        )
+        return outcome if team.is_main else None
+
+
+def extract_session(config: ExtractConfig, output: Path, *, device: str | None = None) -> Extraction | None:
+    """Extraction to a new bank; what was done on the main process, None on others."""
+    with join(device) as team:
+        done = extract(config, output, team)
+        return done if team.is_main else None

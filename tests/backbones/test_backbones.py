@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from wdae import backbones
+from wdae.errors import RecipeError, WdaeError
+
+SIZES = {  # name: features, parameters, side after the last stage at the default size
+    "conv4-64": (1600, 112_832),
+    "conv4-512": (512, 2_603_872),
+    "resnet10": (512, 4_905_792),
+    "resnet12": (640, 12_424_320),
+    "resnet12-512": (512, 7_996_800),
+    "wrn-28-10": (640, 36_472_784),
+}
+
+
+def test_every_registered_backbone_is_in_the_table() -> None:
+    assert set(backbones.names()) == {*SIZES, "wide-resnet"}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name: str) -> None:
+    dim, parameters = SIZES[name]
+    net = backbones.build(name)
+    assert (net.feature_dim, backbones.count_parameters(net)) == (dim, parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("conv4-64", {"image_size": 32}),
+        ("conv4-512", {"image_size": 32}),
+        ("resnet10", {"image_size": 64}),
+        ("resnet10", {"image_size": 32, "stem": "small"}),
+        ("resnet12", {"image_size": 32, "dropout": 0.1}),
+        ("resnet12-512", {"image_size": 32}),
+        ("wide-resnet", {"depth": 10, "widen": 1, "dropout": 0.3, "image_size": 32}),
+    ],
+)
+def test_forward_gives_one_vector_a_picture_with_gradients(name: str, options: dict[str, object]) -> None:
+    net = backbones.build(name, **options)
+    images = torch.randn(2, 3, net.image_size, net.image_size, generator=torch.Generator().manual_seed(0))
+    features = net(images)
+    assert features.shape == (2, net.feature_dim)
+    features.square().sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
+    # The chain of stages is the whole network.
+    net.eval()
+    hidden = images
+    for stage in net.stages:
+        hidden = stage(hidden)
+    assert torch.equal(net.pooled(hidden), net(images))
+
+
+def test_resnet10_features_take_both_signs_and_resnet12_average_positions() -> None:
+    images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    assert (backbones.build("resnet10", image_size=64)(images) < 0).any()
+    net = backbones.build("resnet12-512", image_size=64).eval()
+    hidden = images
+    for stage in net.stages:
+        hidden = stage(hidden)
+    assert hidden.shape[-2:] == (4, 4)
+    assert torch.allclose(net(images), F.adaptive_avg_pool2d(hidden, 1).flatten(1), atol=1e-6)
+
+
+def test_flops_of_a_plain_count() -> None:
+    net = backbones.build("conv4-64", image_size=16)
+    by_hand = sum(2 * 9 * inp * 64 * side**2 for inp, side in ((3, 16), (64, 8), (64, 4), (64, 2)))
+    assert backbones.forward_flops(net) == by_hand
+
+
+def test_unknown_names_and_options_are_refused_with_a_hint() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'wrn-28-10'"):
+        backbones.build("wrn-28-1O")
+    with pytest.raises(RecipeError, match="no option 'droput'; did you mean 'dropout'"):
+        backbones.build("wrn-28-10", droput=0.1)
+    with pytest.raises(RecipeError, match="depth is 27"):
+        backbones.build("wide-resnet", depth=27)
+    with pytest.raises(RecipeError, match="stem is 'big'"):
+        backbones.build("resnet10", stem="big")
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_nets.py").write_text(
+        "from torch import nn\n"
+        "def net(width=7):\n"
+        "    return nn.Conv2d(3, width, 3, stride=2)\n"
+        "def sequence():\n"
+        "    return nn.LSTM(16, 4)\n"
+        "number = lambda: 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
+    return "own_nets"
+
+
+def test_own_factory(own_module: str) -> None:
+    net = backbones.build(f"{own_module}:net", width=5, image_size=16)
+    assert (net.feature_dim, net.image_size) == (5, 16)
+    assert net(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("own_nets:nothing", {}, "has no 'nothing'"),
+        ("no_such_pkg.mod:net", {}, "cannot import"),
+        ("own_nets:number", {}, "gave a int"),
+        ("own_nets:net", {"colour": 3}, "does not take the options"),
+    ],
+)
+@pytest.mark.usefixtures("own_module")
+def test_bad_factories_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        backbones.build(name, **options)
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_absent_libraries_are_named(library: str) -> None:
+    if importlib.util.find_spec(library):
+        pytest.skip(f"{library} is installed")
+    with pytest.raises(WdaeError, match=f"pip install {library}"):
+        backbones.build(f"{library}:anything")

@@ -1,0 +1,27 @@
+"""What many tests share: one thread, and small synthetic banks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.synthetic import synthetic_bank
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Small tensors gain nothing from threads, and sums keep one order."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small_bank() -> FeatureBank:
+    """24 base classes (6 images of each held out), 6 validation and 8 novel ones; 24 dimensions."""
+    return synthetic_bank(24, 6, 8, 26, 24, seed=3, held_out_per_class=6)
+
+
+@pytest.fixture(scope="session")
+def uneven_bank() -> FeatureBank:
+    """Another number of images in every class, 9 to 40."""
+    return synthetic_bank(14, 4, 9, (9, 40), 16, seed=5, held_out_per_class=3)

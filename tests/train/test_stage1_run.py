@@ -1,0 +1,230 @@
+"""Stage 1 as a whole, on drawn pictures: it learns, stops, goes on exactly, and leaves a usable model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage1_samples import drawn_data, drawn_folder, recipe
+
+from wdae.bank import FeatureBank, Part
+from wdae.cli.main import main
+from wdae.errors import ModelError, RecipeError, RunError, StorageError
+from wdae.run import Run
+from wdae.storage import load_tensors
+from wdae.train.base import LAST, train_stage1
+from wdae.train.checkpoint import load_checkpoint
+from wdae.train.distributed import Team
+from wdae.train.extract import extract
+from wdae.train.extract_config import ExtractConfig
+from wdae.train.model_file import load_model, save_model
+from wdae.train.recogniser import build_recogniser
+from wdae.train.session import pretrain_session
+from wdae.train.stage1_state import differences
+
+
+def wdae(*words: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+
+
+ALONE = Team(0, 1, torch.device("cpu"))
+EVERYTHING: dict[str, Any] = {
+    "backbone_options": {"depth": 10, "widen": 1, "image_size": 16, "dropout": 0.1},
+    "rotation": {"turns": 1, "classify_all_turns": True},
+    "mixup": {"layers": [0, 1, 2, 3], "probability": 0.7},
+    "averaging": {"start": 0.3, "decay": 0.7, "refresh_batches": 2},
+    "label_smoothing": 0.1,
+}
+
+
+def test_it_learns_and_says_so(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", config := recipe(epochs=12, validation__every=2, keep="last"))
+    outcome = train_stage1(config, drawn_data(), run, ALONE)
+    assert outcome.finished
+    assert outcome.figures["base_accuracy"] > 90
+    assert outcome.figures["val_1shot"] > 60
+    rows = run.metrics()
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert len(losses) == outcome.total_steps == 48
+    assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
+    assert sum("val_score" in row for row in rows) == 6
+    assert outcome.images_per_s > 0
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING], ids=["plain", "everything"])
+def test_stopped_and_resumed_is_bit_for_bit_the_same(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, data = recipe(**changes), drawn_data()
+    whole = Run.create(tmp_path / "whole", config)
+    assert train_stage1(config, data, whole, ALONE).finished
+    broken = Run.create(tmp_path / "broken", config)
+    stops = 0
+    # No time at all: each call does one step, to its first look at the clock, and stops.
+    outcome = train_stage1(config, data, broken, ALONE, max_seconds=0.0)
+    while not outcome.finished and stops < 4:
+        stops += 1
+        outcome = train_stage1(config, data, Run.resume(broken.path), ALONE, resume=True, max_seconds=0.0)
+    assert not outcome.finished
+    assert outcome.step == 5
+    assert train_stage1(config, data, Run.resume(broken.path), ALONE, resume=True).finished
+    checkpoints = [load_checkpoint(run.path / LAST) for run in (whole, broken)]
+    assert checkpoints[0].state == checkpoints[1].state
+    models = [load_tensors(run.path / "model" / "model.safetensors") for run in (whole, broken)]
+    for one, other in (models, [checkpoint.tensors for checkpoint in checkpoints]):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [[row.get("loss") for row in run.metrics()] for run in (whole, broken)]
+    assert losses[0] == losses[1]
+
+
+def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
+    config = recipe()
+    run = Run.create(tmp_path / "run", config)
+    train_stage1(config, drawn_data(), run, ALONE, max_seconds=0.0)
+    with pytest.raises(RecipeError, match="another recipe; differing: label_smoothing"):
+        train_stage1(recipe(label_smoothing=0.2), drawn_data(), run, ALONE, resume=True)
+    with pytest.raises(RecipeError, match="the number of training pictures"):
+        train_stage1(config, drawn_data(per_class=4), run, ALONE, resume=True)
+    assert not differences(
+        config.model_dump(mode="json"), recipe(log_every=9, data__path="b").model_dump(mode="json")
+    )
+
+
+def test_nonsense_ends_with_advice(tmp_path: Path) -> None:
+    wild = recipe(optimiser__learning_rate=1e9, optimiser__weight_decay=10.0)
+    with pytest.raises(RunError, match="no longer a number; lower"):
+        train_stage1(wild, drawn_data(), Run.create(tmp_path / "a", wild), ALONE)
+    deep = recipe(mixup={"layers": [4]})
+    with pytest.raises(RecipeError, match="has 4 stages, so 0"):
+        train_stage1(deep, drawn_data(), Run.create(tmp_path / "b", deep), ALONE)
+    with pytest.raises(RunError, match="no checkpoint"):
+        pretrain_session(recipe(), tmp_path / "nothing", resume=True)
+
+
+def test_born_again(tmp_path: Path) -> None:
+    config = recipe(epochs=2)
+    train_stage1(config, drawn_data(), first := Run.create(tmp_path / "first", config), ALONE)
+    pupil = recipe(epochs=1, distillation={"teacher": str(first.path / "model")}, mixup={"layers": [1]})
+    run = Run.create(tmp_path / "second", pupil)
+    train_stage1(pupil, drawn_data(), run, ALONE)
+    assert all(row["teacher_loss"] > 0 for row in run.metrics() if "loss" in row)
+    with pytest.raises(ModelError, match="knows 4 classes, not the 3"):
+        train_stage1(pupil, drawn_data(classes=3), Run.create(tmp_path / "third", pupil), ALONE)
+
+
+def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
+    config = recipe(epochs=1, precision="bf16")
+    run = Run.create(tmp_path / "run", config)
+    outcome = train_stage1(config, drawn_data(), run, ALONE, model_dtype="float16")
+    assert outcome.model is not None
+    model = load_model(outcome.model)
+    assert model.class_names == drawn_data().class_names
+    assert not model.recogniser.training
+    save_model(tmp_path / "copy", model.recogniser, model.card)
+    again = load_model(tmp_path / "copy")
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.recogniser(images)[0], again.recogniser(images)[0])
+    card = json.loads((outcome.model / "model.json").read_text())
+    for wrong in ({"depth": 16}, {"widen": 2}):
+        options = card["backbone_options"] | wrong
+        (tmp_path / "copy" / "model.json").write_text(json.dumps(card | {"backbone_options": options}))
+        with pytest.raises(ModelError, match="does not fit backbone 'wide-resnet'"):
+            load_model(tmp_path / "copy")
+    with pytest.raises(ModelError, match="holds no stage-1 model"):
+        load_model(tmp_path / "nothing")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="torch.compile needs a compiler there")
+def test_compiled_stages_learn_the_same(tmp_path: Path) -> None:
+    losses = []
+    for mode in ("off", "default"):
+        config = recipe(compile=mode, epochs=1, backbone="conv4-64", backbone_options={"image_size": 16})
+        run = Run.create(tmp_path / mode, config)
+        train_stage1(config, drawn_data(), run, ALONE)
+        losses.append([row["loss"] for row in run.metrics() if "loss" in row])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, cache = drawn_folder(tmp_path / "pictures"), tmp_path / "cache"
+    common = ["--data.path", f"{folder}", "--data.cache_dir", f"{cache}", "--data.size", "16"]
+    common += ["--data.held_out", "2", "--backbone", "conv4-64", "--backbone_options.image_size", "16"]
+    common += ["--epochs", "2", "--batch", "6", "--precision", "float32", "--validation.episodes", "20"]
+    common += ["--augment.padding", "2", "--log_every", "1"]
+    wdae("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--max-seconds", "0")
+    assert "stopped at step 1 of 6" in capsys.readouterr().out
+    wdae("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--resume")
+    assert "6 steps" in capsys.readouterr().out
+    model = tmp_path / "run" / "model"
+    words = ["extract", "--data", f"{folder}", "--model", f"{model}", "--cache_dir", f"{cache}"]
+    wdae(*words, "--chunk", "30", "-o", f"{tmp_path / 'bank'}")
+    assert "80 images" in capsys.readouterr().out
+    bank = FeatureBank.open(tmp_path / "bank")
+    assert [sum(bank.counts(part)) for part in Part] == [18, 6, 40, 16]
+    assert bank.base_weights is not None
+    trained = load_model(model).recogniser
+    assert torch.equal(bank.base_weights, trained.classifier.weight.detach())
+    assert bank.cosine_scale == pytest.approx(float(trained.classifier.scale.detach()))
+
+
+def _extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:
+    folder, model = tmp_path / "pictures", tmp_path / "model"
+    if not folder.exists():
+        drawn_folder(folder)
+        card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": {"image_size": 16}}
+        card |= {"class_names": ["base-0", "base-1", "base-2"], "image_size": 16, "recipe": {}, "figures": {}}
+        card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+        save_model(model, build_recogniser("conv4-64", {"image_size": 16}, 3, seed=3), card)
+    values: dict[str, Any] = {"data": folder, "model": model, "cache_dir": tmp_path / "cache", "chunk": 32}
+    return ExtractConfig(**(values | {"precision": "float32", "batch": 7} | changes))
+
+
+def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wdae.train import extract as module
+
+    made: list[int] = []
+    real = module.embed
+
+    def counted(backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        made.append(len(chunk))
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return real(backbone, chunk, *args, **options)
+
+    monkeypatch.setattr(module, "embed", counted)
+    config, out = _extraction(tmp_path), tmp_path / "bank"
+    with pytest.raises(KeyboardInterrupt):
+        extract(config, out, ALONE)
+    assert not out.exists()
+    extract(config, out, ALONE)
+    assert made == [32, 32, 32, 16]
+    # Chunks of other settings are not taken up.
+    made[:] = []
+    with pytest.raises(KeyboardInterrupt):
+        extract(config, tmp_path / "b2", ALONE)
+    extract(_extraction(tmp_path, flip_average=True), tmp_path / "b2", ALONE)
+    assert made == [32, 32, 32, 32, 16]
+    with pytest.raises(StorageError, match="exists already"):
+        extract(config, out, ALONE)
+    # Streamed without a cache, the features are the same.
+    extract(_extraction(tmp_path, stream=True), tmp_path / "streamed", ALONE)
+    one, two = (FeatureBank.open(path) for path in (out, tmp_path / "streamed"))
+    assert torch.equal(one.labels, two.labels)
+    assert torch.allclose(one.features, two.features, atol=1e-5)
+
+
+def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
+    config = recipe(epochs=1, backbone="conv4-64", backbone_options={"image_size": 16})
+    outcome = train_stage1(config, drawn_data(), Run.create(tmp_path / "run", config), ALONE)
+    with pytest.raises(ModelError, match="trained on 4 base classes, the data set has 3"):
+        extract(_extraction(tmp_path, model=outcome.model), tmp_path / "bank", ALONE)
+    with pytest.raises(ValueError, match="either 'model' or 'backbone'"):
+        _extraction(tmp_path, model=None)
