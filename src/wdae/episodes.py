@@ -153,7 +153,8 @@ class EpisodeSampler:
         own = shots[choice].expand(count, spec.n_novel)
         mask = torch.arange(spec.max_shot, device=device) < own.unsqueeze(-1)  # [E, n, K]
 
-        images = _distinct(seed, start, pool.counts[novel_classes], spec.max_shot + spec.n_query)
+        n_images = spec.max_shot + spec.n_query
+        images = _distinct(seed, start, pool.counts[novel_classes], n_images, pool.counts)
         rows = images + pool.starts[novel_classes].unsqueeze(-1)  # [E, n, K + Q]
         base_query, base_label = self._draw_base(start, count, order)
         return Episodes(
@@ -185,14 +186,15 @@ class EpisodeSampler:
         return pool.starts[classes] + image, label
 
 
-def _distinct(seed: int, start: int, counts: Tensor, n: int) -> Tensor:
+def _distinct(seed: int, start: int, counts: Tensor, n: int, all_counts: Tensor) -> Tensor:
     """An ordered draw of n distinct integers below each count, uniform over all such draws.
 
     The t-th draw is uniform over what is left: a rank among the unchosen, turned into a number by stepping
     over the chosen ones. Shapes: counts ``[E, c]`` → ``[E, c, n]``.
     """
     if n > _SORT_ABOVE:
-        largest = int(counts.max())
+        # Of all classes, not of this batch: the numbers an episode takes must not depend on its neighbours.
+        largest = int(all_counts.max())
         keys = uniform(seed, _IMAGES, start, (*counts.shape, largest), counts.device)
         keys.masked_fill_(torch.arange(largest, device=counts.device) >= counts.unsqueeze(-1), 2.0)
         return keys.topk(n, dim=-1, largest=False, sorted=True).indices

@@ -45,7 +45,8 @@ def move(weights: Tensor, reconstructed: Tensor, step: Tensor | float) -> Tensor
     The authors' code returns ``r`` itself for ε = 1; this is the same up to the rows' length, which the
     cosine classifier takes off.
     """
-    return weights + step * (unit(reconstructed) - weights)
+    target = unit(reconstructed)
+    return target if isinstance(step, float) and step == 1.0 else torch.lerp(weights, target, step)
 
 
 def refine(

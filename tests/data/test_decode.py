@@ -23,6 +23,13 @@ def test_colour_jpeg_is_what_pillow_sees(draw, encode, subsampling, progressive)
     assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
+def test_jpeg_stored_as_rgb(draw, encode):
+    data = encode(draw(1), "JPEG", keep_rgb=True, quality=95)
+    assert simplejpeg.decode_jpeg_header(data)[2] == "RGB"
+    assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data))))
+    assert close(decode(data), draw(1), 3)
+
+
 def test_grey_jpeg_has_three_equal_channels(draw, encode):
     grey = Image.fromarray(draw(2)).convert("L")
     out = decode(encode(grey, "JPEG", quality=98))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import resource
 import struct
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wdae.data import load_split, open_dataset, pixels
+from wdae.data import FileSource, load_split, open_dataset, pixels
 from wdae.data.decode import MAX_PIXELS, decode
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.errors import DataError
@@ -367,38 +369,40 @@ def test_damaged_pickles(tmp_path, data):
 # The cache
 
 
-def build(pets: Path, cache: Path, *, limit: str = "", wait: str = "") -> subprocess.Popen[str]:
-    code = textwrap.dedent(f"""
-        import resource, sys
-        from pathlib import Path
-        from wdae.data import open_dataset, pixels
-        from wdae.errors import DataError
-        {limit}
-        image_set = open_dataset({str(pets)!r})
-        {wait}
-        try:
-            array = pixels(image_set, 64, cache_dir=Path({str(cache)!r}), workers=2)
-            print("built", array.data.shape[0], int(array.data.sum()))
-        except DataError as error:
-            print("refused", error)
-    """)
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
+FORK = multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context()
+
+
+def _build(pets: Path, cache: Path, limit: int | None, barrier, answers) -> None:
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    image_set = open_dataset(pets)
+    if barrier is not None:
+        barrier.wait(timeout=60)
+    try:
+        array = pixels(image_set, 64, cache_dir=cache, workers=2)
+        answers.put(("built", len(array), int(array.data.sum())))
+    except DataError as error:
+        answers.put(("refused", str(error)))
+
+
+def builder(pets: Path, cache: Path, answers, *, limit: int | None = None, barrier=None):
+    """Another process that builds the cache of a set and puts what came of it into a queue."""
+    process = FORK.Process(target=_build, args=(pets, cache, limit, barrier, answers))
+    process.start()
+    return process
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits on files")
 def test_no_space_for_the_cache(pets, tmp_path):
     """A limit on the size of files fails the same calls as a full disk, with another number."""
-    cache = tmp_path / "cache"
-    limited = build(pets, cache, limit="resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))")
-    out, _ = limited.communicate(timeout=100)
-    assert out.startswith("refused cannot keep 6 pictures of 64 × 64 pixels (0.1 MB) in")
-    assert str(cache) in out
-    assert "--cache-dir" in out
-    assert not [path for path in cache.rglob("*") if path.is_dir() and path.name != "index"], (
-        "nothing half-made"
-    )
+    cache, answers = tmp_path / "cache", FORK.SimpleQueue()
+    builder(pets, cache, answers, limit=20_000).join(60)
+    verdict, message = answers.get()
+    assert verdict == "refused"
+    assert message.startswith(f"cannot keep 6 pictures of 64 × 64 pixels (0.1 MB) in {cache}: ")
+    assert "File too large" in message
+    assert "--cache-dir" in message
+    assert not [path for path in cache.rglob("*") if path.is_dir()], "nothing half-made is left"
     assert len(pixels(open_dataset(pets), 64, cache_dir=cache)) == 6
 
 
@@ -421,20 +425,16 @@ def test_a_cache_folder_that_cannot_be(pets, tmp_path):
 def test_two_processes_build_the_same_cache_at_once(tmp_path):
     for number in range(150):
         paint(tmp_path / "pets" / f"class {number % 3}" / f"{number}.jpg", number)
-    cache = tmp_path / "cache"
-    both = [
-        build(tmp_path / "pets", cache, wait="print('ready', flush=True); sys.stdin.readline()") for _ in "ab"
-    ]
+    cache, answers, barrier = tmp_path / "cache", FORK.SimpleQueue(), FORK.Barrier(2)
+    both = [builder(tmp_path / "pets", cache, answers, barrier=barrier) for _ in "ab"]
+    first, second = answers.get(), answers.get()
     for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outs = [process.communicate(timeout=100)[0] for process in both]
-    assert outs[0] == outs[1]
-    assert outs[0].startswith("built 150")
+        process.join(60)
+        assert process.exitcode == 0
+    assert first == second
+    assert first[:2] == ("built", 150)
     assert len(list(cache.glob("pixels-*"))) == 1
-    assert not list(cache.glob("*.tmp"))
+    assert not list(cache.glob(".*.tmp"))
 
 
 def test_two_builders_without_a_lock_one_wins_both_go_on(pets, tmp_path, monkeypatch):
@@ -469,36 +469,47 @@ def test_two_builders_without_a_lock_one_wins_both_go_on(pets, tmp_path, monkeyp
     assert len(list(cache.glob("pixels-*"))) == 1
 
 
+def running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills as on Linux")
 def test_a_killed_builder_leaves_nothing_in_the_way(tmp_path):
     for number in range(200):
         paint(tmp_path / "pets" / f"class {number % 3}" / f"{number}.jpg", number, (300, 300))
     cache = tmp_path / "cache"
-    first = build(tmp_path / "pets", cache)
-    for _ in range(2000):
-        if list(cache.glob(".pixels-*.tmp")):
+    first = builder(tmp_path / "pets", cache, FORK.SimpleQueue())
+    helpers: list[str] = []
+    for _ in range(5000):
+        helpers = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        if len(helpers) == 2 and list(cache.glob(".pixels-*.tmp")):
             break
-        time.sleep(0.005)
+        time.sleep(0.002)
     first.kill()
-    first.wait()
+    first.join(60)
+    assert list(cache.glob(".pixels-*.tmp")), "it was killed in the middle of its work"
+    for _ in range(1000):
+        if not any(running(helper) for helper in helpers):
+            break
+        time.sleep(0.01)
+    assert not any(running(helper) for helper in helpers), "its decoding processes end with it"
     assert len(pixels(open_dataset(tmp_path / "pets"), 64, cache_dir=cache)) == 200
     assert not list(cache.glob(".pixels-*.tmp"))
 
 
-def test_a_worker_that_dies_is_reported(tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_a_worker_that_dies_is_reported(tmp_path, monkeypatch):
     for number in range(100):
         paint(tmp_path / "pets" / "cat" / f"{number}.png", number, (8, 8))
-    code = textwrap.dedent(f"""
-        import os, sys
-        from pathlib import Path
-        from wdae.data import FileSource, open_dataset, pixels
-        from wdae.errors import DataError
-        FileSource.digest = lambda self, index: os._exit(9)
-        try:
-            pixels(open_dataset({str(tmp_path / "pets")!r}), 8, cache_dir=Path({str(tmp_path)!r}), workers=2)
-        except DataError as error:
-            print(error)
-    """)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "a process that decoded pictures was killed" in done.stdout
+    here = os.getpid()
+
+    def die(_source: FileSource, _index: int) -> bytes:
+        assert os.getpid() != here, "not in this process"
+        os._exit(9)
+
+    monkeypatch.setattr(FileSource, "digest", die)
+    with pytest.raises(DataError, match="a process that decoded pictures was killed"):
+        pixels(open_dataset(tmp_path / "pets"), 8, cache_dir=tmp_path / "cache", workers=2)

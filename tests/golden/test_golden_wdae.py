@@ -61,7 +61,8 @@ def ours(theirs: str) -> str:
 
 
 @pytest.fixture(
-    params=FILES or [pytest.param(None, marks=pytest.mark.skip(f"no wdae_* files in {GOLDEN}; set WDAE_GOLDEN"))],
+    params=FILES
+    or [pytest.param(None, marks=pytest.mark.skip(f"no wdae_* files in {GOLDEN}; set WDAE_GOLDEN"))],
     ids=lambda file: file.stem if file else "none",
 )
 def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Golden:
@@ -169,7 +170,9 @@ def test_golden_training(golden: Golden) -> None:
     (losses.reconstruction + losses.classification).backward()
     gradients = {name: p.grad for name, p in denoiser.named_parameters()} | {"scale": scale.grad}
     theirs = {
-        ours(k.removeprefix("train.grad.")): v for k, v in golden.tensors.items() if k.startswith("train.grad.")
+        ours(k.removeprefix("train.grad.")): v
+        for k, v in golden.tensors.items()
+        if k.startswith("train.grad.")
     }
     assert set(theirs) == set(gradients)
     largest = max(float(g.norm()) for g in theirs.values())

@@ -44,4 +44,4 @@ def test_golden_wide_resnet_features() -> None:
     # The file must be able to tell a wrong layout: a nudged weight moves the features by far more.
     with torch.no_grad():
         net.stages[1].blocks[0].bn2.weight.mul_(1.01)
-    assert float((net(tensors["input.image"]) - tensors["eval.feature"]).abs().max()) > 1e-4
+        assert float((net(tensors["input.image"]) - tensors["eval.feature"]).abs().max()) > 1e-4

@@ -34,9 +34,9 @@ def test_one_weight_matrix_serves_all_episodes() -> None:
 
 def test_classifier_starts_as_the_paper_says() -> None:
     classifier = CosineClassifier(400, 64, generator=generator())
-    assert float(classifier.scale) == 10.0
-    assert float(classifier.weight.mean()) == pytest.approx(0, abs=5e-3)
-    assert float(classifier.weight.var()) == pytest.approx(2 / 64, rel=0.03)
+    assert classifier.scale.item() == 10.0
+    assert classifier.weight.mean().item() == pytest.approx(0, abs=5e-3)
+    assert classifier.weight.var().item() == pytest.approx(2 / 64, rel=0.03)
     assert [name for name, _ in classifier.named_parameters()] == ["weight", "scale"]  # no bias
     features = torch.randn(5, 64, generator=generator(1))
     torch.testing.assert_close(classifier(features), cosine_scores(features, classifier.weight, 10.0))

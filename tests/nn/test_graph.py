@@ -42,7 +42,9 @@ def test_against_sorting(N: int, J: int) -> None:
         for i, row in enumerate(values):
             assert graph.similarities[e, i].tolist() == pytest.approx(row, abs=1e-6)
             powers = [math.exp(5.0 * s) for s in row]
-            assert graph.strengths[e, i].tolist() == pytest.approx([p / sum(powers) for p in powers], abs=1e-6)
+            assert graph.strengths[e, i].tolist() == pytest.approx(
+                [p / sum(powers) for p in powers], abs=1e-6
+            )
 
 
 @pytest.mark.parametrize("memory_mb", [1e-9, 1e-4, 1e-3, 3e-3, 1.0])
@@ -100,12 +102,15 @@ def whole(extension: GraphExtension, e: int, N: int, changed_only: bool) -> Clas
         names, values = names.new_zeros(N, J), values.new_zeros(N, J)
     names[node], values[node] = lists.neighbours, lists.similarities
     return ClassGraph(
-        torch.cat([names, extension.novel.neighbours[e]]), torch.cat([values, extension.novel.similarities[e]])
+        torch.cat([names, extension.novel.neighbours[e]]),
+        torch.cat([values, extension.novel.similarities[e]]),
     )
 
 
 @pytest.mark.parametrize("changed_only", [True, False])
-@pytest.mark.parametrize(("N", "n", "J"), [(40, 5, 10), (40, 1, 3), (11, 3, 10), (10, 2, 10), (4, 3, 10), (2, 1, 1)])
+@pytest.mark.parametrize(
+    ("N", "n", "J"), [(40, 5, 10), (40, 1, 3), (11, 3, 10), (10, 2, 10), (4, 3, 10), (2, 1, 1)]
+)
 def test_extension_is_the_graph_built_from_scratch(N: int, n: int, J: int, changed_only: bool) -> None:
     base, novel = unit(weights(N, 8)), unit(weights(6, n, 8, seed=1))
     base_graph = build_graph(base, J)

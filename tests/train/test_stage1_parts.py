@@ -9,10 +9,10 @@ from stage1_samples import drawn_data, recipe
 from torch import nn
 from torch.nn import functional as F
 
-from wdae.data.augment import AugmentConfig, apply_augment, sample_augment
+from wdae.data.augment import AugmentConfig
 from wdae.errors import DataError, RecipeError
 from wdae.train.averaging import Average, refresh_statistics
-from wdae.train.batches import ResidentBatches, vary
+from wdae.train.batches import ResidentBatches
 from wdae.train.distillation import teacher_divergence
 from wdae.train.mixup import Mix, draw_mix
 from wdae.train.objective import mixed_cross_entropy, objective
@@ -30,15 +30,6 @@ def test_variation_keys_are_those_of_the_augmentation() -> None:
     ours, theirs = VariationConfig(), AugmentConfig()
     assert ours.model_dump() == theirs.model_dump()
     assert ours.build() == theirs
-
-
-@pytest.mark.parametrize("crop", ["pad", "resized", "none"])
-def test_vary_is_apply_augment(crop: str) -> None:
-    config = AugmentConfig(crop=crop, padding=3, hue=0.1)
-    images = torch.randint(0, 256, (5, 3, 12, 12), generator=generator(), dtype=torch.uint8)
-    draws = sample_augment(5, 12, 12, config, generator(1))
-    mean, std = (torch.tensor(v)[:, None, None] for v in (config.mean, config.std))
-    assert torch.allclose(vary(images, draws, config, mean, std), apply_augment(images, draws, config))
 
 
 def test_turns_against_numpy() -> None:

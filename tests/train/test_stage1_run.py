@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+import shutil
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import load_model, save_model
 from wdae.train.recogniser import build_recogniser
 from wdae.train.session import pretrain_session
+from wdae.train.stage1_data import load_data
 from wdae.train.stage1_state import differences
 
 
@@ -34,6 +38,7 @@ def wdae(*words: str) -> None:
 
 
 ALONE = Team(0, 1, torch.device("cpu"))
+STILL = {f"augment__{key}": 0.0 for key in ("brightness", "contrast", "saturation")}
 EVERYTHING: dict[str, Any] = {
     "backbone_options": {"depth": 10, "widen": 1, "image_size": 16, "dropout": 0.1},
     "rotation": {"turns": 1, "classify_all_turns": True},
@@ -44,7 +49,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def test_it_learns_and_says_so(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", config := recipe(epochs=12, validation__every=2, keep="last"))
+    run = Run.create(tmp_path / "run", config := recipe(epochs=12, validation__every=2, keep="last", **STILL))
     outcome = train_stage1(config, drawn_data(), run, ALONE)
     assert outcome.finished
     assert outcome.figures["base_accuracy"] > 90
@@ -83,6 +88,20 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(
         assert all(torch.equal(one[name], other[name]) for name in one)
     losses = [[row.get("loss") for row in run.metrics()] for run in (whole, broken)]
     assert losses[0] == losses[1]
+
+
+def test_ctrl_c_leaves_a_checkpoint(tmp_path: Path) -> None:
+    config = recipe(epochs=100_000, log_every=7)
+    run = Run.create(tmp_path / "run", config)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        train_stage1(config, drawn_data(), run, ALONE)
+    timer.join()
+    step = load_checkpoint(run.path / LAST).state["step"]
+    assert step > 0
+    again = train_stage1(config, drawn_data(), Run.resume(run.path), ALONE, resume=True, max_seconds=0.0)
+    assert again.step > step
 
 
 def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
@@ -142,7 +161,7 @@ def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
         load_model(tmp_path / "nothing")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="torch.compile needs a compiler there")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_stages_learn_the_same(tmp_path: Path) -> None:
     losses = []
     for mode in ("off", "default"):
@@ -173,6 +192,32 @@ def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     trained = load_model(model).recogniser
     assert torch.equal(bank.base_weights, trained.classifier.weight.detach())
     assert bank.cosine_scale == pytest.approx(float(trained.classifier.scale.detach()))
+
+
+@pytest.mark.parametrize("crop", ["pad", "resized"])
+def test_streamed_training(tmp_path: Path, crop: str) -> None:
+    folder = drawn_folder(tmp_path / "pictures")
+    changes: dict[str, Any] = {"data__path": str(folder), "data__cache_dir": str(tmp_path / "cache")}
+    changes |= {"data__size": 16, "data__workers": 0, "augment__crop": crop, "data__held_out": 2}
+    kept, streamed = (
+        load_data(recipe(**changes, data__stream=stream), ALONE.device) for stream in (False, True)
+    )
+    config = recipe(**changes, data__stream=True, epochs=2, validation__per_class=6)
+    batches = streamed.batches(config, ALONE)
+    assert batches.steps_per_epoch == 2
+    if crop == "pad":  # the same pictures, in the same order, with the same variation
+        resident = kept.batches(config, ALONE)
+        for step in (1, 2, 0):
+            one, other = resident.at(step), batches.at(step)
+            assert torch.equal(one.labels, other.labels)
+            assert torch.equal(one.images, other.images)
+    else:
+        assert batches.at(1).images.shape == (8, 3, 16, 16)
+        assert torch.equal(batches.at(1).images, batches.at(1).images)
+    run = Run.create(tmp_path / "run", config)
+    outcome = train_stage1(config, streamed, run, ALONE)
+    assert outcome.finished
+    assert "val_5shot" in outcome.figures
 
 
 def _extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:

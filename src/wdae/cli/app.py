@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from wdae.allocator import keep_freed_memory
 from wdae.errors import WdaeError, nearest
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -21,6 +22,7 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     """
     words = [word for word in tokens if word != "--debug"]
     debug = len(words) < len(tokens) or os.environ.get("WDAE_DEBUG", "") not in ("", "0")
+    keep_freed_memory()
     try:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word

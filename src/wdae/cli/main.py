@@ -82,3 +82,7 @@ def overview() -> str:
         "  --version   Show the version\n"
         "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)"
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -240,7 +240,8 @@ def _close_gaps(file: Path, gaps: Sequence[int], count: int, row: int) -> None:
 def _alone(lock: Path) -> Iterator[None]:
     """Let one process at a time build an entry; the others wait and then find it built.
 
-    The lock dies with its holder. Where a file system has none, both build and the first to finish wins.
+    The lock dies with its holder, and is not inherited by the decoding processes. Where a file system has no
+    locks, both build and the first to finish wins.
     """
     if fcntl is None:
         yield
@@ -248,7 +249,7 @@ def _alone(lock: Path) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -104,20 +106,24 @@ def _is_turned(data: bytes) -> bool:
     """Whether EXIF asks for a turn or a mirror; most files have no EXIF at all, which is quick to see."""
     if data.find(b"Exif\0\0", 0, 1 << 17) < 0:
         return False
-    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+    with _quiet(), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
         return bool(image.getexif().get(_ORIENTATION, 1) != 1)
 
 
 def _with_pillow(data: bytes, at_least: int | None) -> Pixels:
-    with warnings.catch_warnings():
-        # Pillow warns below our limit; the limit itself is checked just below, before any pixel is read.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        opened = Image.open(io.BytesIO(data), formats=FORMATS)
-    with opened as image:
-        _check_size(*image.size)
+    with _quiet(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        _check_size(*image.size)  # opening reads the header only
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         return _to_rgb(ImageOps.exif_transpose(image))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Pillow warns of odd metadata, and of sizes well below our limit; neither is worth a line a picture."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _to_rgb(image: Image.Image) -> Pixels:

@@ -39,5 +39,5 @@ def _distinct(methods: list[Method]) -> list[Method]:
     for method in methods:
         seen[method.name] = seen.get(method.name, 0) + 1
         if seen[method.name] > 1:
-            method.name = f"{method.name}-{seen[method.name]}"  # type: ignore[misc]
+            method.name = f"{method.name}-{seen[method.name]}"
     return methods

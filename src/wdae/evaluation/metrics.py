@@ -55,19 +55,31 @@ def novel_accuracy(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def joint_hits(scores: Tensor, labels: Tensor, n_base: int) -> dict[str, Tensor]:
     """Right or wrong, query by query, for queries of base and novel classes mixed.
 
+    The best class of all is the better of the best base and the best novel class, so two searches serve
+    all questions.
+
     Shapes: scores ``[E, Q, n_base + n]``, labels ``[E, Q]`` over all classes → ``[E, Q]`` for each of
     ``own`` (told apart from its own kind), ``all``, ``all_prior``, and the same with ``_top5``.
     """
     is_novel = labels >= n_base
-    own_scores = scores.clone()
-    own_scores[..., :n_base].masked_fill_(is_novel.unsqueeze(-1), -torch.inf)
-    own_scores[..., n_base:].masked_fill_(~is_novel.unsqueeze(-1), -torch.inf)
-    prior = with_prior(scores, n_base)
-    values = {"own": hits(own_scores, labels), "all": hits(scores, labels), "all_prior": hits(prior, labels)}
+    base, novel = scores[..., :n_base], scores[..., n_base:]
+    best_base, base_class = base.max(-1)
+    best_novel, novel_class = novel.max(-1)
+    novel_class = novel_class + n_base
+    base_prior = best_base - base.logsumexp(-1) + math.log(1 - NOVEL_PRIOR)
+    novel_prior = best_novel - novel.logsumexp(-1) + math.log(NOVEL_PRIOR)
+    values = {
+        "own": torch.where(is_novel, novel_class, base_class) == labels,
+        "all": torch.where(best_novel > best_base, novel_class, base_class) == labels,
+        "all_prior": torch.where(novel_prior > base_prior, novel_class, base_class) == labels,
+    }
     if scores.shape[-1] - n_base > 5:
-        values["own_top5"] = hits(own_scores, labels, 5)
+        other_kind = (torch.arange(scores.shape[-1], device=scores.device) >= n_base) != is_novel.unsqueeze(
+            -1
+        )
+        values["own_top5"] = hits(scores.masked_fill(other_kind, -torch.inf), labels, 5)
         values["all_top5"] = hits(scores, labels, 5)
-        values["all_prior_top5"] = hits(prior, labels, 5)
+        values["all_prior_top5"] = hits(with_prior(scores, n_base), labels, 5)
     return values
 
 

@@ -117,13 +117,13 @@ def _few_way_chunk(
 ) -> dict[str, Tensor]:
     E, n, Q = episodes.query.shape
     scorer = adapter.adapt(gather_support(pool, episodes), joint=held_out is not None)
-    queries = take_rows(pool.features, episodes.query.flatten(1))  # [E, n·Q, D]
-    labels = torch.arange(n, device=queries.device).repeat_interleave(Q).expand(E, -1)
+    scores = scorer(take_rows(pool.features, episodes.query.flatten(1)))  # [E, n·Q, classes]
+    labels = torch.arange(n, device=scores.device).repeat_interleave(Q).expand(E, -1)
     if held_out is None:
-        return novel_accuracy(scorer(queries), labels)
-    queries = torch.cat([queries, take_rows(held_out.features, episodes.base_query)], dim=1)
+        return novel_accuracy(scores, labels)
+    scores = torch.cat([scores, scorer(take_rows(held_out.features, episodes.base_query))], dim=1)
     labels = torch.cat([n_base + labels, episodes.base_query_label], dim=1)
-    return joint_accuracy(joint_hits(scorer(queries), labels, n_base), labels >= n_base)
+    return joint_accuracy(joint_hits(scores, labels, n_base), labels >= n_base)
 
 
 @torch.no_grad()
@@ -143,6 +143,8 @@ def all_way(
     Gives top-1 and top-5 of novel among novel, base among base, all among all, and all with a prior. Without
     held-out base images, or for a method that scores novel classes only, novel accuracy alone.
     """
+    if n_episodes < 1:
+        raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
     device = torch.device(device)
     joint = method.joint and bank.has(Part.BASE_HELD_OUT)
     pool = bank.select(part, device=device)
@@ -154,6 +156,8 @@ def all_way(
         queries = torch.cat([queries, held_out.features])
         labels = torch.cat([n_base + labels, held_out.labels])
     sampler = EpisodeSampler(pool, EpisodeSpec(pool.n_classes, (n_shot,), 0), seed)
+    if len(pool.features) == pool.n_classes * n_shot:
+        raise EpisodeError(f"with {n_shot} shots no {part.value} image is left as a query; lower n_shot")
     adapter = method.on(base_classes(bank, device))
     values: list[dict[str, Tensor]] = []
     for index in range(n_episodes):

@@ -2,7 +2,8 @@
 
 from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support, WeightScorer
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.registry import make, names
+from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
+from wdae.methods.registry import find, is_learned, make, names, register
 from wdae.methods.wdae import WDAE
 
 __all__ = [
@@ -10,10 +11,16 @@ __all__ = [
     "Adapter",
     "BaseClasses",
     "InitialEstimate",
+    "LearnedMethod",
     "Method",
     "Scorer",
+    "StepLosses",
     "Support",
+    "TrainingBatch",
     "WeightScorer",
+    "find",
+    "is_learned",
     "make",
     "names",
+    "register",
 ]

@@ -12,14 +12,15 @@ tensor([[4, 5]])
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wdae.nn.cosine import unit
+from wdae.errors import ModelError
+from wdae.nn.cosine import unit, vector_length
 
 Scorer = Callable[[Tensor], Tensor]
 """Queries ``[E, Q, D]`` to scores: ``[E, Q, n]``, or ``[E, Q, N + n]`` (base first) where joint."""
@@ -27,14 +28,20 @@ Scorer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BaseClasses:
-    """What is known of the base classes: weights ``[N, D]`` and the scale γ of the cosine classifier."""
+    """What is known of the base classes: weights ``[N, D]`` and the scale γ of the cosine classifier.
+
+    In training the classes that play base differ between episodes: weights are then ``[E, N, D]`` and
+    ``classes`` ``[E, N]`` says which of all base classes they are.
+    """
 
     weights: Tensor
     scale: float = 10.0
+    classes: Tensor | None = None
 
     def to(self, device: torch.device | str) -> BaseClasses:
         """The same on another device."""
-        return BaseClasses(self.weights.to(device), self.scale)
+        classes = None if self.classes is None else self.classes.to(device)
+        return BaseClasses(self.weights.to(device), self.scale, classes)
 
 
 @dataclass(frozen=True)
@@ -66,15 +73,14 @@ class WeightScorer:
 
     novel: Tensor
     base: Tensor | None
-    scale: float
+    scale: float | Tensor
 
     def __call__(self, queries: Tensor) -> Tensor:
-        """Scores of queries ``[E, Q, D]``."""
-        queries = unit(queries)
-        scores = queries @ unit(self.novel).transpose(-1, -2)
+        """Scores of queries ``[E, Q, D]``: products first, then lengths, which spares copies of all rows."""
+        scores = _products(queries, self.novel)
         if self.base is not None:
-            scores = torch.cat([queries @ unit(self.base).transpose(-1, -2), scores], dim=-1)
-        return self.scale * scores
+            scores = torch.cat([_products(queries, self.base), scores], dim=-1)
+        return scores * (self.scale / vector_length(queries).unsqueeze(-1))
 
     def weights(self) -> Tensor:
         """Unit weights of all classes ``[E, N + n, D]``, base first."""
@@ -82,6 +88,11 @@ class WeightScorer:
         if self.base is None:
             return novel
         return torch.cat([unit(self.base).expand(novel.shape[0], -1, -1), novel], dim=1)
+
+
+def _products(queries: Tensor, weights: Tensor) -> Tensor:
+    """Products with unit weights: ``[E, Q, D]`` with ``[N, D]`` or ``[E, N, D]`` → ``[E, Q, N]``."""
+    return (queries @ weights.transpose(-1, -2)) / vector_length(weights).unsqueeze(-2)
 
 
 class Adapter(ABC):
@@ -95,24 +106,53 @@ class Adapter(ABC):
 class Method(ABC):
     """A way to recognise novel classes from a few examples.
 
+    A method implements :meth:`adapt`; one that can compute something from the base classes alone, once for
+    all episodes, overrides :meth:`on` as well.
+
     Attributes:
         name: how recipes and tables call it.
+        about, paper: one line on what it does, and where it comes from.
         joint: whether it can score base and novel classes in one space.
         transductive: whether queries of an episode inform each other.
+        ordered: whether the order of the support examples matters.
+        training_defaults: recipe keys in which its meta-training differs from the defaults (learned methods).
     """
 
-    name: ClassVar[str]
+    name: str
+    about: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
     joint: ClassVar[bool] = True
     transductive: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
+    training_defaults: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
+    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
+        """Learn the novel classes of E episodes; with ``joint`` the scorer covers base classes too."""
+
     def on(self, base: BaseClasses) -> Adapter:
         """Set up on base classes: what they alone determine is computed here, once."""
+        return _Bound(self, base)
 
     def describe(self) -> dict[str, Any]:
         """What a result file should say about it beside its name."""
-        return {}
+        return {"transductive": True} if self.transductive else {}
 
-    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
-        """``on(base).adapt(support)``, for a single use."""
-        return self.on(base).adapt(support, joint)
+    def refuse_joint(self, joint: bool) -> None:
+        """Say that base classes cannot be scored, where they are asked for and cannot."""
+        if joint and not self.joint:
+            raise ModelError(
+                f"{self.name} scores novel classes only, so it has no base or all accuracy; "
+                "ask for novel accuracy, or choose a method that `wdae methods` marks as joint"
+            )
+
+
+@dataclass(frozen=True)
+class _Bound(Adapter):
+    """A method that computes nothing ahead."""
+
+    method: Method
+    base: BaseClasses
+
+    def adapt(self, support: Support, joint: bool = False) -> Scorer:
+        return self.method.adapt(support, self.base, joint)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wdae.generate import novel_estimate
-from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
-
-
-@dataclass(frozen=True)
-class _InitialAdapter(Adapter):
-    base: BaseClasses
-
-    def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
-        novel = novel_estimate(support.features, support.mask)
-        return WeightScorer(novel, self.base.weights if joint else None, self.base.scale)
+from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
 
 
 class InitialEstimate(Method):
     """Eq. 5 alone, without refinement: nearest class mean by cosine."""
 
-    name: ClassVar[str] = "initial-estimate"
+    name = "initial-estimate"
+    about: ClassVar[str] = "nearest class mean by cosine; where wDAE starts"
+    paper: ClassVar[str] = "Gidaris & Komodakis 2019"
 
-    def on(self, base: BaseClasses) -> Adapter:
-        """Nothing to prepare."""
-        return _InitialAdapter(base)
+    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
+        """Means of the shots beside the learned base weights."""
+        novel = novel_estimate(support.features, support.mask)
+        return WeightScorer(novel, base.weights if joint else None, base.scale)

@@ -5,44 +5,121 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from wdae.errors import ModelError, nearest
+from wdae.methods.activations import Activations
+from wdae.methods.analogies import LogisticRegressionH
 from wdae.methods.base import Method
+from wdae.methods.fine_tune import FineTune
+from wdae.methods.gnn import GraphNetwork
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.learned import LearnedMethod
+from wdae.methods.leo import Leo
+from wdae.methods.logistic import LogisticRegression
+from wdae.methods.lwof import LwofAttention, LwofAverage
+from wdae.methods.maml import FirstOrderMaml, Maml
+from wdae.methods.matching import Matching
+from wdae.methods.prototype_matching import PrototypeMatchingH
+from wdae.methods.prototypical import Prototypical
+from wdae.methods.r2d2 import R2D2
+from wdae.methods.relation import Relation
+from wdae.methods.simpleshot import SimpleShot
+from wdae.methods.snail import Snail
+from wdae.methods.tpn import Propagation
 from wdae.methods.wdae import WDAE
-from wdae.nn.denoiser import Denoiser
+from wdae.nn.denoiser import Denoiser, Kind
 
-
-def _wdae(kind: str) -> Callable[..., Method]:
-    def make_wdae(
-        dim: int, hidden: int = 320, n_layers: int = 2, dropout: float = 0.95, **options: Any
-    ) -> WDAE:
-        return WDAE(Denoiser(dim, hidden, n_layers, dropout, kind), **options)  # type: ignore[arg-type]
-
-    return make_wdae
-
-
-METHODS: dict[str, Callable[..., Method]] = {
-    "initial-estimate": InitialEstimate,
-    "wdae-gnn": _wdae("gnn"),
-    "wdae-mlp": _wdae("mlp"),
+_CLASSES: tuple[type[Method], ...] = (
+    InitialEstimate,
+    SimpleShot,
+    FineTune,
+    LogisticRegression,
+    LogisticRegressionH,
+    Prototypical,
+    Matching,
+    PrototypeMatchingH,
+    Relation,
+    R2D2,
+    GraphNetwork,
+    Propagation,
+    Snail,
+    Maml,
+    FirstOrderMaml,
+    Leo,
+    Activations,
+    LwofAverage,
+    LwofAttention,
+)
+METHODS: dict[str, type[Method]] = {
+    **{kind.name: kind for kind in _CLASSES},
+    "wdae-mlp": WDAE,
+    "wdae-gnn": WDAE,
 }
+_OWN = {"dim", "n_base", "scale", "generator"}  # what a learned method gets from the bank, not from a user
 
 
 def names() -> list[str]:
-    """The methods there are.
+    """The methods there are, from the plainest to the paper's own.
 
-    >>> names()
-    ['initial-estimate', 'wdae-gnn', 'wdae-mlp']
+    >>> names()[0], names()[-1]
+    ('initial-estimate', 'wdae-gnn')
     """
-    return sorted(METHODS)
+    return list(METHODS)
+
+
+def find(name: str) -> type[Method]:
+    """The class of a method."""
+    if name not in METHODS:
+        hint = nearest(name, METHODS)
+        known = "" if "known:" in hint else f" (there are: {', '.join(METHODS)})"
+        raise ModelError(f"no method is called {name!r}{hint}{known}")
+    return METHODS[name]
+
+
+def is_learned(name: str) -> bool:
+    """Whether a method has to be trained, or fitted to the base classes, before it can be used."""
+    return issubclass(find(name), LearnedMethod | WDAE)
+
+
+def register(kind: type[Method]) -> type[Method]:
+    """Add a method of one's own, under its ``name``; a decorator for classes outside this package."""
+    if kind.name in METHODS:
+        raise ModelError(f"there is a method {kind.name!r} already; choose another name")
+    METHODS[kind.name] = kind
+    return kind
 
 
 def make(name: str, **options: Any) -> Method:
-    """A method by name; learned ones are untrained.
+    """A method by name; learned ones are untrained and need ``dim``, most of them ``n_base`` too.
 
     >>> make("wdae-gnn", dim=8).name
     'wdae-gnn'
     """
-    if name not in METHODS:
-        raise ModelError(f"no method is called {name!r}{nearest(name, METHODS)}")
-    return METHODS[name](**options)
+    kind = find(name)
+    build: Callable[..., Method] = _denoiser(name) if kind is WDAE else kind
+    try:
+        method = build(**options)
+    except TypeError as error:
+        raise ModelError(
+            f"{name} cannot be made with {', '.join(options) or 'no options'}: {error}"
+        ) from error
+    if isinstance(method, LearnedMethod):
+        method.options = {key: value for key, value in options.items() if key not in _OWN}
+    return method
+
+
+def _denoiser(name: str) -> Callable[..., WDAE]:
+    kind: Kind = "gnn" if name == "wdae-gnn" else "mlp"
+
+    def build(
+        dim: int,
+        hidden: int = 320,
+        n_layers: int = 2,
+        dropout: float = 0.95,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> WDAE:
+        return WDAE(Denoiser(dim, hidden, n_layers, dropout, kind, generator), **options)
+
+    return build

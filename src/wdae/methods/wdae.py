@@ -61,7 +61,9 @@ class WDAE(Method):
         memory_mb: cap on similarity blocks and messages.
     """
 
-    name: ClassVar[str] = "wdae"
+    name = "wdae"
+    about: ClassVar[str] = "class weights refined by a denoising autoencoder"
+    paper: ClassVar[str] = "Gidaris & Komodakis 2019"
 
     def __init__(
         self,
@@ -84,12 +86,16 @@ class WDAE(Method):
         self.inverse_temperature = inverse_temperature
         self.dtype = dtype
         self.memory_mb = memory_mb
-        self.name = f"wdae-{denoiser.kind}"  # type: ignore[misc]
+        self.name = f"wdae-{denoiser.kind}"
 
     def describe(self) -> dict[str, Any]:
         """Step sizes, refinement steps and precision."""
         steps = {str(k): v for k, v in sorted(self.steps.items())}
         return {"steps": steps, "n_steps": self.n_steps, "precision": str(self.dtype).removeprefix("torch.")}
+
+    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
+        """``on(base).adapt(support)``, for a single use."""
+        return self.on(base).adapt(support, joint)
 
     def on(self, base: BaseClasses, graph: ClassGraph | None = None) -> WDAEAdapter:
         """Run the base classes through the denoiser once; ``graph`` spares building theirs."""
@@ -134,20 +140,21 @@ class WDAEAdapter(Adapter):
         scale = self.base.scale if method.scale is None else method.scale
         if method.n_steps > 1:
             return self._adapt_fully(initial, step, scale, joint)
-        # The code's special case, r(w) itself for ε = 1, agrees up to the length of the rows.
         refined = self.state.refine(initial, with_base=joint)
-        novel = move(initial, refined.novel, step)
+        whole = bool((step == 1.0).all())  # then the weights are r itself, as in the authors' code
+        novel = refined.novel if whole else move(initial, refined.novel, step)
         if not joint:
             return WeightScorer(novel, None, scale)
-        base_step = step.mean(1, keepdim=True)  # [E, 1, 1]
         E = initial.shape[0]
-        alone = self.state.base, self.state.reconstructed
-        if not len(refined.node) and E > 0 and bool((base_step == base_step[0]).all()):
-            return WeightScorer(novel, move(*alone, float(base_step[0])), scale)
-        base = move(alone[0].expand(E, -1, -1), alone[1], base_step)  # [E, N, D]
-        base[refined.episode, refined.node] = move(
-            self.state.base[refined.node], refined.base, base_step[refined.episode, 0]
-        )
+        base_step = step.mean(1, keepdim=True)  # [E, 1, 1]
+        if not len(refined.node) and bool((base_step == base_step[0]).all()):
+            return WeightScorer(novel, move(self.state.base, self.state.reconstructed, base_step[0]), scale)
+        alone = self.state.reconstructed.expand(E, -1, -1)  # [E, N, D]
+        base = alone.clone() if whole else move(self.state.base.expand_as(alone), alone, base_step)
+        changed = refined.base
+        if not whole:
+            changed = move(self.state.base[refined.node], changed, base_step[refined.episode, 0])
+        base.view(-1, base.shape[-1])[refined.episode * base.shape[1] + refined.node] = changed
         return WeightScorer(novel, base, scale)
 
     def _adapt_fully(self, initial: Tensor, step: Tensor, scale: float, joint: bool) -> WeightScorer:

@@ -55,5 +55,5 @@ def load_wdae(
         state["inverse_temperature"],
         dtype,
     )
-    method.name = state["name"]  # type: ignore[misc]
+    method.name = state["name"]
     return method

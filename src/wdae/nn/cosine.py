@@ -14,6 +14,12 @@ def unit(x: Tensor) -> Tensor:
     return F.normalize(x, dim=-1)
 
 
+def vector_length(x: Tensor) -> Tensor:
+    """Length of the last dimension, kept from zero so that it can be divided by: ``[..., D]`` → ``[...]``."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return length.clamp(min=1e-12)
+
+
 def cosine_scores(features: Tensor, weights: Tensor, scale: Tensor | float) -> Tensor:
     """Scaled cosine similarity of every feature vector with every class weight.
 

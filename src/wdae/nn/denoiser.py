@@ -14,6 +14,13 @@ from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, init_linea
 Kind = Literal["gnn", "mlp"]
 
 
+def autocast_dtype(device_type: str) -> torch.dtype:
+    """The dtype products are computed in just now."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return torch.get_default_dtype()
+
+
 class Layer(nn.Module):
     """One layer: a message from the neighbours (GNN only), then an update of every node."""
 
@@ -77,7 +84,8 @@ class Denoiser(nn.Module):
         """
         if self.kind == "gnn" and graph is None:
             raise ModelError("a GNN denoiser needs the class graph; build it with build_graph(initial)")
-        parts = [weights]
+        # Under autocast every product would cast the weights anew; here it happens once.
+        parts = [weights.to(autocast_dtype(weights.device.type))]
         for layer in self.stack:
             message = None
             if layer.message is not None:
@@ -86,7 +94,7 @@ class Denoiser(nn.Module):
             if isinstance(layer.update, LastUpdate):
                 break
             parts.append(layer.update(parts, message, generator))
-        restored: Tensor = layer.update(parts, message)
+        restored: Tensor = layer.update(weights, parts, message)
         return restored
 
     @property

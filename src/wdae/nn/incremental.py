@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.nn.cosine import unit
-from wdae.nn.denoiser import Denoiser
+from wdae.nn.denoiser import Denoiser, Layer
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph, GraphExtension, build_graph, extend_graph
-from wdae.nn.layers import SLOPE, LastUpdate, PartedLinear, part_scales
+from wdae.nn.layers import SLOPE, HiddenUpdate, LastUpdate, fold_batch_norm, part_scales
 
 # Messages are computed in blocks that stay in the cache of a CPU core; on other devices, under the cap.
 _CPU_BLOCK_MB = 2.0
@@ -27,20 +27,28 @@ _CPU_BLOCK_MB = 2.0
 
 @dataclass(frozen=True)
 class _SplitLinear:
-    """A linear map split by input: from the weight w, from the hidden parts u_k, from the message."""
+    """A linear map split by input: from the weight w; from the rest, ``[u_1; u_2; ...; m]``, in one block."""
 
     from_weight: Tensor
-    bias: Tensor | None
-    from_hidden: list[Tensor]
-    from_message: Tensor | None
+    bias: Tensor
+    from_rest: Tensor | None
 
-    def weight_share(self, weights: Tensor) -> Tensor:
+    @staticmethod
+    def of(blocks: Sequence[Tensor], bias: Tensor, dtype: torch.dtype) -> _SplitLinear:
+        """Blocks of columns, one a part of the input, the weight's first."""
+        rest = torch.cat(list(blocks[1:]), dim=1).to(dtype) if len(blocks) > 1 else None
+        return _SplitLinear(blocks[0].to(dtype), bias.to(dtype), rest)
+
+    def share(self, weights: Tensor) -> Tensor:
+        """What the weights contribute."""
         return F.linear(weights, self.from_weight, self.bias)
 
-    def add_hidden(self, share: Tensor, hidden: Sequence[Tensor]) -> Tensor:
-        for part, block in zip(hidden, self.from_hidden, strict=True):
-            share = share + F.linear(part, block)
-        return share
+    def add_rest(self, share: Tensor, rest: Sequence[Tensor]) -> Tensor:
+        """The whole map: the weights' share, and what the other parts contribute."""
+        if self.from_rest is None:
+            return share
+        joined = rest[0] if len(rest) == 1 else torch.cat(list(rest), dim=1)
+        return torch.addmm(share, joined, self.from_rest.T)
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,19 @@ class Refined:
     episode: Tensor
     node: Tensor
     base: Tensor
+
+
+def _activate(mapped: Tensor) -> Tensor:
+    """``u`` from ``BatchNorm(B [h; m])``, in float32."""
+    return unit(F.leaky_relu(mapped.float(), SLOPE))
+
+
+def _join(novel: Tensor, table: Tensor, rows: Tensor) -> Tensor:
+    """Rows of novel nodes, then the given rows of a base table, without an extra copy: ``[M, ·]``."""
+    out = novel.new_empty(len(novel) + len(rows), novel.shape[1])
+    out[: len(novel)] = novel
+    torch.index_select(table, 0, rows, out=out[len(novel) :])
+    return out
 
 
 class BaseState:
@@ -107,35 +128,37 @@ class BaseState:
         weights = self.base.to(self.dtype)
         hidden: list[Tensor] = []
         for layer in self.layers:
-            scales = part_scales(1 + len(hidden))
-            update = self._split(layer.update.linear, scales, has_message=layer.message is not None)
-            share = update.weight_share(weights)
-            mapped = update.add_hidden(share, hidden)
-            state = _LayerState(update, share)
-            if layer.message is not None:
-                assert self.graph is not None
-                gain, shift = layer.message.fold()
-                linear = layer.message.linear
-                blocks = [(gain[:, None] * b).to(self.dtype) for b in linear.blocks(scales)]
-                bias = (linear.bias * gain + shift).to(self.dtype)
-                split = _SplitLinear(blocks[0], bias, blocks[1:], None)
-                message_share = split.weight_share(weights)
-                nodes = split.add_hidden(message_share, hidden)
-                state = _LayerState(update, share, split, message_share, nodes)
-                message = self._messages(nodes, nodes, self.graph.neighbours, self.graph.strengths)
-                assert update.from_message is not None
-                mapped = mapped + F.linear(message, update.from_message)
+            state = self._layer_state(layer, weights, hidden)
             self.states.append(state)
+            messages = []
+            if state.nodes is not None:
+                assert self.graph is not None
+                messages = [
+                    self._messages(state.nodes, state.nodes, self.graph.neighbours, self.graph.strengths)
+                ]
+            mapped = state.update.add_rest(state.update_share, [*hidden, *messages])
             if isinstance(layer.update, LastUpdate):
                 return layer.update.activate(self.base, mapped.float())
-            hidden.append(layer.update.activate(mapped).to(self.dtype))
+            hidden.append(_activate(mapped).to(self.dtype))
         raise AssertionError("a denoiser ends in a LastUpdate")
 
-    def _split(self, linear: PartedLinear, scales: list[float], has_message: bool) -> _SplitLinear:
-        blocks = [b.to(self.dtype) for b in linear.blocks([*scales, 1.0] if has_message else scales)]
-        from_message = blocks.pop() if has_message else None
-        bias = None if linear.bias is None else linear.bias.to(self.dtype)
-        return _SplitLinear(blocks[0], bias, blocks[1:], from_message)
+    def _layer_state(self, layer: Layer, weights: Tensor, hidden: list[Tensor]) -> _LayerState:
+        """A layer's maps with their BatchNorm, which in evaluation is linear too, folded in."""
+        scales = part_scales(1 + len(hidden))
+        blocks = layer.update.linear.blocks([*scales, 1.0] if layer.message is not None else scales)
+        bias: Tensor = layer.update.linear.bias
+        if isinstance(layer.update, HiddenUpdate):
+            gain, bias = fold_batch_norm(layer.update.norm)
+            blocks = [gain[:, None] * b for b in blocks]
+        update = _SplitLinear.of(blocks, bias, self.dtype)
+        if layer.message is None:
+            return _LayerState(update, update.share(weights))
+        gain, shift = layer.message.fold()
+        linear = layer.message.linear
+        folded = [gain[:, None] * b for b in linear.blocks(scales)]
+        message = _SplitLinear.of(folded, linear.bias * gain + shift, self.dtype)
+        share = message.share(weights)
+        return _LayerState(update, update.share(weights), message, share, message.add_rest(share, hidden))
 
     @torch.no_grad()
     def refine(self, novel: Tensor, with_base: bool = True) -> Refined:
@@ -169,22 +192,21 @@ class BaseState:
         for layer, state in zip(self.layers, self.states, strict=True):
             last = isinstance(layer.update, LastUpdate)
             wanted = E * n if last and not with_base else E * n + len(node)
-            share = torch.cat([state.update.weight_share(weights), state.update_share[node]])[:wanted]
-            mapped = state.update.add_hidden(share, [u[:wanted] for u in hidden])
+            rest = [u[:wanted] for u in hidden]
             if state.message is not None:
                 assert state.nodes is not None and state.message_share is not None
-                own = torch.cat([state.message.weight_share(weights), state.message_share[node]])
-                own = state.message.add_hidden(own, hidden)
+                own = _join(state.message.share(weights), state.message_share, node)
+                own = state.message.add_rest(own, hidden)
                 nodes = torch.cat([state.nodes, own])
-                message = self._messages(nodes, own[:wanted], senders[:wanted], strengths[:wanted])
-                assert state.update.from_message is not None
-                mapped = mapped + F.linear(message, state.update.from_message)
+                rest.append(self._messages(nodes, own[:wanted], senders[:wanted], strengths[:wanted]))
+            touched = node[: wanted - E * n]
+            mapped = state.update.add_rest(
+                _join(state.update.share(weights), state.update_share, touched), rest
+            )
             if isinstance(layer.update, LastUpdate):
-                start = torch.cat([flat, self.base[node]])[:wanted]
-                out = layer.update.activate(start, mapped.float())
-                kept = slice(0, wanted - E * n)
-                return Refined(out[: E * n].view(E, n, D), episode[kept], node[kept], out[E * n :])
-            hidden.append(layer.update.activate(mapped).to(self.dtype))
+                out = layer.update.activate(_join(flat, self.base, touched), mapped.float())
+                return Refined(out[: E * n].view(E, n, D), episode[: len(touched)], touched, out[E * n :])
+            hidden.append(_activate(mapped).to(self.dtype))
         raise AssertionError("a denoiser ends in a LastUpdate")
 
     def _affected(self, extension: GraphExtension, with_base: bool) -> Tensor:
@@ -211,17 +233,21 @@ class BaseState:
         return needed & changed
 
     def _messages(self, nodes: Tensor, own: Tensor, senders: Tensor, strengths: Tensor) -> Tensor:
-        """``Σ_j a_ij LeakyReLU(y_i + y_j)`` in blocks of receivers: ``[M, H]``."""
+        """``Σ_j a_ij LeakyReLU(y_i + y_j)`` in blocks of receivers: ``[M, H]``.
+
+        In float32 throughout: on a CPU that is quicker than bfloat16 for anything but a matrix product.
+        """
         M, J = senders.shape
         H = nodes.shape[1]
+        nodes, own = nodes.float(), own.float()
         cap = min(self.memory_mb, _CPU_BLOCK_MB) if nodes.device.type == "cpu" else self.memory_mb
-        block = max(1, int(cap * 2**20 / (J * H * nodes.element_size())))
-        strengths = strengths.to(nodes.dtype)
+        block = max(1, min(M, int(cap * 2**20 / (J * H * nodes.element_size()))))
+        buffer = nodes.new_empty(block * J, H)
         out = torch.empty_like(own)
         for start in range(0, M, block):
             part = slice(start, start + block)
-            sent = nodes.index_select(0, senders[part].reshape(-1)).view(-1, J, H)
-            sent += own[part].unsqueeze(1)
-            F.leaky_relu_(sent, SLOPE)
-            torch.sum(sent.mul_(strengths[part].unsqueeze(-1)), dim=1, out=out[part])
-        return out
+            rows = senders[part].reshape(-1)
+            sent = torch.index_select(nodes, 0, rows, out=buffer[: len(rows)]).view(-1, J, H)
+            F.leaky_relu_(sent.add_(own[part].unsqueeze(1)), SLOPE)
+            torch.bmm(strengths[part].unsqueeze(1), sent, out=out[part].unsqueeze(1))
+        return out.to(self.dtype)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wdae.nn.cosine import unit
+from wdae.nn.cosine import unit, vector_length
 from wdae.nn.kept import kept_messages, sample_kept
 
 SLOPE = 0.01  # of every LeakyReLU
@@ -47,6 +47,13 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     return x * mask / (1.0 - p)
 
 
+def fold_batch_norm(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """Gain and shift of a BatchNorm in evaluation: ``y = x · gain + shift``."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    return gain, norm.bias - norm.running_mean * gain
+
+
 class PartedLinear(nn.Linear):
     """A linear map of a concatenation of parts, computed part by part.
 
@@ -68,11 +75,17 @@ class PartedLinear(nn.Linear):
 
     def apply_parts(self, parts: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         """Map the concatenation of ``scale · part`` over all parts: ``[..., size_k] → [..., out]``."""
-        blocks = self.blocks(scales)
-        out = F.linear(parts[0], blocks[0], self.bias)
-        for part, block in zip(parts[1:], blocks[1:], strict=True):
-            out = out + F.linear(part, block)
-        return out
+        blocks = self.weight.split(self.sizes, dim=1)
+        shape = parts[0].shape[:-1]
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+        # addmm takes scale and sum along with the product, which spares passes over weights and outputs
+        if self.bias is not None:
+            out = torch.addmm(self.bias, flat[0], blocks[0].T, alpha=scales[0])
+        else:
+            out = (flat[0] if scales[0] == 1.0 else scales[0] * flat[0]) @ blocks[0].T
+        for part, block, scale in zip(flat[1:], blocks[1:], scales[1:], strict=True):
+            out = torch.addmm(out, part, block.T, alpha=scale)
+        return out.view(*shape, self.out_features)
 
 
 class PairwiseMessage(nn.Module):
@@ -116,10 +129,8 @@ class PairwiseMessage(nn.Module):
 
     def fold(self) -> tuple[Tensor, Tensor]:
         """BatchNorm in evaluation as ``y = p·gain + shift`` on nodes, so that an edge is ``y_i + y_j``."""
-        norm = self.norm
-        assert norm.running_mean is not None and norm.running_var is not None
-        gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        return gain, (norm.bias - norm.running_mean * gain) / 2
+        gain, shift = fold_batch_norm(self.norm)
+        return gain, shift / 2
 
     def normalise_running(self, projected: Tensor) -> Tensor:
         """Per-node ``y`` with ``y_i + y_j = BatchNorm(p_i + p_j)``, by running statistics."""
@@ -199,14 +210,6 @@ class HiddenUpdate(nn.Module):
         normed = self.norm(mapped.flatten(0, -2)).view_as(mapped)
         return unit(F.leaky_relu(dropout(normed, self.dropout if self.training else 0.0, generator), SLOPE))
 
-    def activate(self, mapped: Tensor) -> Tensor:
-        """Evaluation: from ``B [h; m]``, already computed, to ``u``."""
-        norm = self.norm
-        normed = F.batch_norm(
-            mapped, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-        )
-        return unit(F.leaky_relu(normed, SLOPE))
-
 
 class LastUpdate(nn.Module):
     """The denoised weight (eq. 11, 12): ``[δ; o] = C [h; m] + c``, ``r = w̃ + sigmoid(o) ⊙ unit(δ)``."""
@@ -215,14 +218,14 @@ class LastUpdate(nn.Module):
         super().__init__()
         self.linear = PartedLinear(sizes, 2 * dim)
 
-    def forward(self, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
-        """Shapes: parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP) → ``[E, N, D]``."""
-        return self.activate(parts[0], apply_with_message(self.linear, parts, message))
+    def forward(self, weights: Tensor, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
+        """Shapes: weights w̃ ``[E, N, D]``, parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP)."""
+        return self.activate(weights, apply_with_message(self.linear, parts, message))
 
     def activate(self, weights: Tensor, mapped: Tensor) -> Tensor:
         """From ``w̃`` and ``C [h; m] + c`` to ``r``."""
         delta, gate = mapped.chunk(2, dim=-1)
-        return weights + torch.sigmoid(gate) * unit(delta)
+        return torch.addcmul(weights, torch.sigmoid(gate) / vector_length(delta).unsqueeze(-1), delta)
 
 
 def apply_with_message(linear: PartedLinear, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:

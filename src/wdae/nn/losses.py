@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.nn.cosine import cosine_scores, unit
+from wdae.nn.cosine import vector_length
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ def stage2_losses(
         labels: class of each query ``[E, Q]``, ``0..N-1``.
         scale: γ.
     """
-    directions = unit(weights)
-    reconstruction = (directions - unit(targets)).square().sum(-1).mean()
-    scores = cosine_scores(queries, directions, scale)  # [E, Q, N]
+    # Lengths are divided out of products: no normalised copies of weights, targets or queries are made.
+    length = vector_length(weights)  # [E, N]
+    cosine = (weights * targets).sum(-1) / (length * vector_length(targets))
+    reconstruction = (2 - 2 * cosine).mean()  # = ‖unit(ŵ) − unit(w*)‖²
+    products = queries @ weights.transpose(-1, -2)  # [E, Q, N]
+    scores = scale * products / (length.unsqueeze(-2) * vector_length(queries).unsqueeze(-1))
     classification = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten())
     return Losses(reconstruction, classification, scores)

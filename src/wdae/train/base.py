@@ -17,10 +17,11 @@ from wdae.progress import progress
 from wdae.randomness import derive_seed
 from wdae.run import Run
 from wdae.train.averaging import refresh_statistics
-from wdae.train.batches import ResidentBatches
+from wdae.train.batches import Batches
 from wdae.train.checkpoint import load_checkpoint, save_checkpoint
 from wdae.train.distillation import Teacher
 from wdae.train.distributed import Team, share_batch_norm
+from wdae.train.interrupt import held_interrupts
 from wdae.train.meter import Meter
 from wdae.train.mixup import draw_mix
 from wdae.train.model_file import save_model
@@ -59,12 +60,12 @@ def train_stage1(
 ) -> Outcome:
     """Train, or go on training, until the last epoch or until ``max_seconds`` have passed.
 
-    A run that stopped early left a checkpoint: calling again with ``resume`` goes on from it, on the CPU to
-    exactly the weights that an unbroken run would have reached.
+    A run that stopped early, by Ctrl-C too, left a checkpoint: calling again with ``resume`` goes on from
+    it, on the CPU to exactly the weights that an unbroken run would have reached.
     """
     began, device, main = time.monotonic(), team.device, team.is_main
     fast_arithmetic(device)
-    batches = ResidentBatches(data.train.images, data.train.labels, config, rank=team.rank, size=team.size)
+    batches = data.batches(config, team)
     per_epoch, total = batches.steps_per_epoch, config.epochs * batches.steps_per_epoch
     state = Stage1State(config, len(data.class_names), total, device)
     if config.sync_batch_norm and team.size > 1:
@@ -85,7 +86,7 @@ def train_stage1(
     meter = Meter(device, config.batch * batches.copies, flops, team)
     bar = progress(total if main else 0, "stage 1", "steps", done=state.step)
     stopped = False
-    with bar:
+    with bar, held_interrupts() as interrupted:
         while state.step < total and not stopped:
             rate = state.set_rate()
             batch = batches.at(state.step)
@@ -110,6 +111,7 @@ def train_stage1(
                     run.log(step=state.step, epoch=state.step / per_epoch, rate=rate, **line)
                 late = max_seconds is not None and time.monotonic() - began > max_seconds
                 stopped = team.agree(late)
+            stopped = stopped or (team.size == 1 and interrupted())
             if epoch_ends:
                 meter.end_epoch()
                 if epoch % config.validation.every == 0 and state.step < total and main:
@@ -118,6 +120,8 @@ def train_stage1(
             if main and (stopped or (epoch_ends and epoch % config.checkpoint_every == 0)):
                 state.save(run.path / LAST)
                 meter.pause_over()
+    if interrupted():
+        raise KeyboardInterrupt
     if state.step < total:
         return _outcome(state, state.best, meter, None)
     return _finish(state, config, data, run, team, batches, meter, model_dtype)
@@ -129,7 +133,7 @@ def _finish(
     data: Stage1Data,
     run: Run,
     team: Team,
-    batches: ResidentBatches,
+    batches: Batches,
     meter: Meter,
     model_dtype: Literal["float32", "float16"],
 ) -> Outcome:

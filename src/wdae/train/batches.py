@@ -1,21 +1,14 @@
-"""Training batches from pictures that live on the device as uint8."""
+"""Training batches: shuffled, augmented, turned."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wdae.data.augment import (
-    AugmentConfig,
-    Draws,
-    apply_flip,
-    apply_jitter,
-    apply_padded_crop,
-    apply_resized_crop,
-    sample_augment,
-)
+from wdae.data.augment import Draws, apply_augment, sample_augment
 from wdae.errors import DataError
 from wdae.randomness import derive_seed
 from wdae.train.rotation import all_turns, upright_and_turned
@@ -37,22 +30,22 @@ class Batch:
     n_upright: int
 
 
-class ResidentBatches:
-    """Shuffled, augmented batches of pictures held on one device.
+class Batches(ABC):
+    """What a step trains on, wherever the pictures come from.
 
-    What a step sees depends on the seed and the step alone: a run can go on from any step, on any number of
-    processes, without a generator's state being kept. Random numbers are drawn on the CPU for the whole
-    batch, each process applies those of its share, and they travel without the device being waited for.
+    It depends on the seed and the step alone: a run can go on from any step, on any number of processes,
+    without a generator's state being kept. Random numbers are drawn on the CPU for the whole batch, each
+    process applies those of its share, and they travel without the device being waited for.
 
     Args:
-        images: ``[M, 3, S, S]`` uint8, channels last in memory.
-        labels: ``[M]``, 0 to C - 1.
+        count: number of training pictures.
+        side: theirs, as :meth:`pictures` gives them.
         rank: which process this is, of ``size``.
         size: number of processes; must divide the batch.
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, config: Stage1Config, *, rank: int = 0, size: int = 1
+        self, count: int, side: int, config: Stage1Config, device: torch.device, rank: int, size: int
     ) -> None:
         if config.batch % size:
             raise DataError(f"a batch of {config.batch} cannot be shared evenly by {size} processes")
@@ -60,44 +53,39 @@ class ResidentBatches:
             raise DataError(
                 f"mixup pairs pictures within a process: {config.batch} by {size} processes leaves one over"
             )
-        if len(images) < config.batch:
+        if count < config.batch:
             raise DataError(
-                f"{len(images)} training pictures do not fill one batch of {config.batch}; lower 'batch'"
+                f"{count} training pictures do not fill one batch of {config.batch}; lower 'batch'"
             )
-        self.pixels, self.labels, self.seed = images.permute(0, 2, 3, 1).contiguous(), labels, config.seed
-        self.device = images.device
+        self.count, self.seed, self.device, self.rank, self.size = count, config.seed, device, rank, size
         self.batch, self.share = config.batch, config.batch // size
         self.mine = slice(rank * self.share, (rank + 1) * self.share)
-        self.steps_per_epoch = len(images) // config.batch
+        self.steps_per_epoch = count // config.batch
         self.copies = 1 if config.rotation is None else {4: 4, 1: 2}[config.rotation.turns]
         self.config = config.augment.build()
-        self.side = self.config.size or images.shape[-1]
-        self._mean = torch.tensor(self.config.mean, device=self.device)[:, None, None]
-        self._std = torch.tensor(self.config.std, device=self.device)[:, None, None]
-        self._vary = vary
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self.stored, self.side = side, self.config.size or side
+        self._apply = apply_augment
+
+    @abstractmethod
+    def pictures(self, epoch: int, place: int) -> tuple[Tensor, Tensor]:
+        """This process's share of an epoch's ``place``-th batch: uint8 ``[B, 3, S, S]``, labels ``[B]``."""
 
     def compile(self, mode: str) -> None:
         """Fuse the augmentation into a few kernels."""
-        self._vary = torch.compile(vary, mode=mode, dynamic=False)
+        self._apply = torch.compile(apply_augment, mode=mode, dynamic=False)
 
     @torch.no_grad()
     def at(self, step: int) -> Batch:
         """The batch of a step; an epoch's last, incomplete batch is left out."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        if epoch != self._epoch:
-            order = torch.randperm(len(self.pixels), generator=self._generator("order", epoch))
-            self._epoch, self._order = epoch, order.to(self.device)
         generator = self._generator("pictures", step)
-        _, height, width, _ = self.pixels.shape
-        draws = sample_augment(self.batch, height, width, self.config, generator)
+        draws = sample_augment(self.batch, self.stored, self.stored, self.config, generator)
         # Two that may be mixed are turned alike, so that the turn of a mixed picture is beyond doubt.
         turns = torch.randint(1, 4, (self.batch // 2 + 1,), generator=generator).repeat_interleave(2)
-        rows = self._order[place * self.batch :][self.mine]
-        images = self.pixels.index_select(0, rows).permute(0, 3, 1, 2)
+        images, labels = self.pictures(epoch, place)
         here = Draws(*(self._sent(draw) for draw in draws))
-        images = self._vary(images, here, self.config, self._mean, self._std)
-        return self._turned(images, self.labels[rows], self._sent(turns) if self.copies == 2 else None)
+        images = self._apply(images, here, self.config)
+        return self._turned(images, labels, self._sent(turns) if self.copies == 2 else None)
 
     def _turned(self, images: Tensor, labels: Tensor, turns: Tensor | None) -> Batch:
         n, upright = len(images), torch.zeros_like(labels)
@@ -117,23 +105,32 @@ class ResidentBatches:
         mine = drawn[self.mine]
         return mine.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else mine
 
+    def order(self, epoch: int) -> Tensor:
+        """The pictures' numbers, shuffled anew for each epoch, on the CPU."""
+        return torch.randperm(self.count, generator=self._generator("order", epoch))
+
     def _generator(self, *place: int | str) -> torch.Generator:
         return torch.Generator().manual_seed(derive_seed(self.seed, *place))
 
 
-def vary(batch: Tensor, draws: Draws, config: AugmentConfig, mean: Tensor, std: Tensor) -> Tensor:
-    """What :func:`wdae.data.augment.apply_augment` does, with the normalisation's constants on the device.
+class ResidentBatches(Batches):
+    """Batches of pictures that live on the device as uint8.
 
-    Sending them anew at each step would make the host wait for the device.
+    Args:
+        images: ``[M, 3, S, S]`` uint8, channels last in memory.
+        labels: ``[M]``, 0 to C - 1.
     """
-    size = config.size or min(batch.shape[-2:])
-    if config.crop == "resized":
-        batch = apply_resized_crop(batch, draws.boxes, size)
-    else:
-        batch = apply_padded_crop(batch, draws.boxes, size, config.padding_mode)
-    if config.flip > 0:
-        batch = apply_flip(batch, draws.flips)
-    batch = batch.float() / 255
-    if config.jitters:
-        batch = apply_jitter(batch, draws.factors, hue=config.hue > 0)
-    return ((batch - mean) / std).contiguous(memory_format=torch.channels_last)
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, config: Stage1Config, *, rank: int = 0, size: int = 1
+    ) -> None:
+        super().__init__(len(images), images.shape[-1], config, images.device, rank, size)
+        self.pixels, self.labels = images.permute(0, 2, 3, 1).contiguous(), labels
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def pictures(self, epoch: int, place: int) -> tuple[Tensor, Tensor]:
+        """Rows gathered on the device; only once an epoch does anything travel."""
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self.order(epoch).to(self.device)
+        rows = self._order[place * self.batch :][self.mine]
+        return self.pixels.index_select(0, rows).permute(0, 3, 1, 2), self.labels[rows]

@@ -67,7 +67,7 @@ class Team:
         if self.size == 1:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids)
 
 
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
@@ -164,6 +164,27 @@ def _watch(store: Any, rank: int, size: int) -> threading.Event:
     return stop
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over processes; each process's gradient reaches every summand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = x.clone()
+        dist.all_reduce(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        out = grads[0].contiguous().clone()
+        dist.all_reduce(out)
+        return out
+
+
+def _summed(x: Tensor) -> Tensor:
+    out: Tensor = _Sum.apply(x)
+    return out
+
+
 class SharedBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm over the batches of all processes together, on any device.
 
@@ -175,12 +196,10 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         """As nn.BatchNorm2d, with statistics over all processes in training."""
         if not self.training:
             return super().forward(x)
-        from torch.distributed.nn.functional import all_reduce
-
         size, wide = dist.get_world_size(), x.float()
-        mean = all_reduce(wide.mean(dim=(0, 2, 3))) / size
+        mean = _summed(wide.mean(dim=(0, 2, 3))) / size
         centred = wide - mean[:, None, None]
-        variance = all_reduce(centred.square().mean(dim=(0, 2, 3))) / size
+        variance = _summed(centred.square().mean(dim=(0, 2, 3))) / size
         with torch.no_grad():
             n = size * x.numel() / x.shape[1]
             if self.num_batches_tracked is not None:

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.bank import FeatureBank, Part
-from wdae.data import ImageSet, hold_out, pixels
+from wdae.data import ImageSet, pixels
 from wdae.data.augment import AugmentConfig
 from wdae.data.layouts import open_dataset
 from wdae.data.stream import CentralSquare, stream
@@ -33,6 +33,7 @@ from wdae.train.distributed import Team
 from wdae.train.embed import embed
 from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import WEIGHTS, Stage1Model, load_model
+from wdae.train.stage1_data import parted
 
 Read = Callable[[int, int], tuple[Tensor, np.ndarray[Any, np.dtype[np.int64]]]]
 
@@ -143,13 +144,9 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     recipe: dict[str, Any] = model.card["recipe"] if model else {}
     trained = recipe.get("data", {})
     images = open_dataset(config.data, layout=config.layout)
-    if trained.get("classes") == "base+validation":
-        parts = images.parts.copy()
-        parts[parts == Part.VALIDATION.code] = Part.BASE_TRAIN.code
-        images = replace(images, parts=parts)
     held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
     seed = recipe.get("seed", 0) if config.seed is None else config.seed
-    return hold_out(images, held_out, seed) if held_out else images
+    return parted(images, trained.get("classes", "base"), held_out, seed)
 
 
 def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
 from wdae.episodes import Episodes
 from wdae.generate import novel_estimate
+from wdae.methods.learned import StepLosses, TrainingBatch
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
 from wdae.nn.losses import stage2_losses
 
-
-@dataclass(frozen=True)
-class TrainingBatch:
-    """E training episodes as features.
-
-    Shapes: base ``[E, N, D]`` (learned weights of the classes that stay base), novel_targets ``[E, n, D]``
-    (learned weights of the fake novel ones), support ``[E, n, K, D]`` and its mask or None, queries
-    ``[E, Q, D]``, labels ``[E, Q]`` (base first, then novel).
-    """
-
-    base: Tensor
-    novel_targets: Tensor
-    support: Tensor
-    support_mask: Tensor | None
-    queries: Tensor
-    labels: Tensor
+__all__ = ["Learner", "StepLosses", "TrainingBatch", "gather_batch"]
 
 
 def gather_batch(pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shots: bool) -> TrainingBatch:
@@ -47,17 +31,10 @@ def gather_batch(pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shot
         support_mask=None if equal_shots else episodes.support_mask,
         queries=pool.features[rows],
         labels=torch.cat([novel_labels.expand(E, -1), episodes.base_query_label], dim=1),
+        base_classes=episodes.base_classes,
+        novel_classes=episodes.novel_classes,
+        joint=episodes.base_query.shape[1] > 0,
     )
-
-
-@dataclass(frozen=True)
-class StepLosses:
-    """What a step reports; ``total`` is what is minimised."""
-
-    total: Tensor
-    reconstruction: Tensor
-    classification: Tensor
-    accuracy: Tensor
 
 
 class Learner(nn.Module):
@@ -98,7 +75,7 @@ class Learner(nn.Module):
         start = (
             batch.novel_targets if self.noisy_targets else novel_estimate(batch.support, batch.support_mask)
         )
-        initial = unit(torch.cat([batch.base, start], dim=1))  # [E, N, D]
+        initial = torch.cat([batch.base, start], dim=1)  # [E, N, D], unit rows
         graph = None
         if self.denoiser.kind == "gnn":
             graph = build_graph(initial, self.n_neighbours, self.inverse_temperature)

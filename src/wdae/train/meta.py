@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wdae.bank import FeatureBank, Part
 from wdae.device import pick_device, pick_dtype
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError, RunError
 from wdae.evaluation.protocol import base_classes, few_way
-from wdae.methods.wdae import WDAE
+from wdae.methods import LearnedMethod, Method, StepLosses
 from wdae.nn.cosine import unit
-from wdae.nn.denoiser import Denoiser
 from wdae.randomness import derive_seed
-from wdae.train.checkpoint import (
-    load_checkpoint,
-    optimiser_tensors,
-    restore_optimiser,
-    save_checkpoint,
-    section,
-)
-from wdae.train.learner import Learner, StepLosses, gather_batch
+from wdae.train.build import as_method, build_learner, build_method, build_optimiser
+from wdae.train.interrupt import held_interrupts
+from wdae.train.learner import Learner, gather_batch
 from wdae.train.meta_config import MetaRecipe, TrainingConfig
+from wdae.train.meta_state import Progress, restore_state, save_state
 
 Log = Callable[[dict[str, Any]], None]
+L = TypeVar("L", bound=nn.Module)
+__all__ = ["as_method", "build_learner", "fit", "learning_rate", "train", "train_learned"]
 _DRAW_AHEAD = 1024  # episodes whose indices are drawn at once
-
-
-@dataclass
-class Progress:
-    """Where training stands: all a checkpoint needs beside the tensors."""
-
-    step: int = 0
-    best: float = -1.0
-    best_step: int = 0
-    stale: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
@@ -59,41 +44,31 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     return config.learning_rate
 
 
-def build_learner(recipe: MetaRecipe, dim: int, scale: float) -> Learner:
-    """The learner of a recipe, freshly initialised from its seed."""
-    generator = torch.Generator().manual_seed(derive_seed(recipe.seed, "denoiser"))
-    d, t = recipe.denoiser, recipe.training
-    denoiser = Denoiser(dim, d.hidden, d.layers, d.dropout, d.kind, generator)
-    return Learner(
-        denoiser,
-        scale,
-        t.noise,
-        t.noisy_targets,
-        t.classification_loss,
-        t.reconstruction_loss,
-        d.neighbours,
-        d.inverse_temperature,
-    )
+class FitOptions(TypedDict, total=False):
+    """What :func:`fit` takes by name."""
+
+    checkpoint: Path | None
+    resume: bool
+    log: Log | None
+    told: Callable[..., None] | None
 
 
-def as_method(learner: Learner, recipe: MetaRecipe, steps: dict[int, float] | None = None) -> WDAE:
-    """The method a learner has become."""
-    device = next(learner.parameters()).device
-    method = WDAE(
-        learner.denoiser,
-        learner.scale.item(),
-        steps,
-        recipe.evaluation.refinements,
-        recipe.denoiser.neighbours,
-        recipe.denoiser.inverse_temperature,
-        pick_dtype(recipe.precision, device),
-        recipe.memory_mb,
-    )
-    method.name = recipe.name  # type: ignore[misc]
-    return method
+def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Learner:
+    """Train a denoiser on a bank's base classes; the options are those of :func:`fit`."""
+    learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
+    shot = min(recipe.training.shots)
+    return fit(learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options)
 
 
-def train(
+def train_learned(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> LearnedMethod:
+    """Train the method that ``recipe.method`` names; the options are those of :func:`fit`."""
+    method = build_method(recipe, bank, base_classes(bank))
+    return fit(method, lambda: [(method.eval(), k) for k in recipe.training.shots], recipe, bank, **options)
+
+
+def fit(
+    learner: L,
+    tested: Callable[[], Sequence[tuple[Method, int]]],
     recipe: MetaRecipe,
     bank: FeatureBank,
     *,
@@ -101,13 +76,15 @@ def train(
     resume: bool = False,
     log: Log | None = None,
     told: Callable[..., None] | None = None,
-) -> Learner:
-    """Train a denoiser on a bank's base classes.
+) -> L:
+    """Train a learner, a module from episode batches to losses, on a bank's base classes.
 
     The same recipe and bank give the same weights, bit for bit on a CPU, whether or not training was
     interrupted: each step's episodes, noise and dropout follow from the seed and the step's number.
 
     Args:
+        learner: called with a :class:`TrainingBatch` and a generator, it returns :class:`StepLosses`.
+        tested: methods to validate, each with a number of shots; their mean accuracy counts.
         recipe: everything that matters.
         bank: base-train images to learn from; validation classes to choose on, if it has them.
         checkpoint: where to keep the state of training, every ``validate_every`` steps and on Ctrl-C.
@@ -122,8 +99,9 @@ def train(
     dtype = pick_dtype(recipe.precision, device)
     base = base_classes(bank, device)
     pool = bank.select(Part.BASE_TRAIN, device=device)
+    base_queries = config.base_queries if getattr(learner, "joint", True) else 0
     spec = EpisodeSpec(
-        config.n_fake, config.shots, config.queries_per_novel, config.base_queries, config.unequal_shots
+        config.n_fake, config.shots, config.queries_per_novel, base_queries, config.unequal_shots
     )
     sampler = EpisodeSampler(pool, spec, derive_seed(recipe.seed, "training episodes"), fake=True)
     if config.keep == "best" and not bank.has(Part.VALIDATION):
@@ -131,35 +109,38 @@ def train(
             "the best weights are chosen on validation classes, and the bank has none; "
             "set training.keep to last"
         )
-    learner = build_learner(recipe, bank.dim, base.scale).to(device)
-    optimiser = torch.optim.SGD(
-        learner.parameters(),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        nesterov=config.momentum > 0,
-        weight_decay=config.weight_decay,
-        fused=device.type in ("cpu", "cuda"),
-    )
+    if bank.has(Part.VALIDATION):  # refused before the work, not at the first validation
+        EpisodeSampler(bank.select(Part.VALIDATION), _validation_spec(recipe, bank), 0)
+    learner.to(device)
+    if not any(p.requires_grad for p in learner.parameters()):
+        return learner.eval()
+    optimiser = build_optimiser(learner, config, device)
     progress, kept = Progress(), {k: v.clone() for k, v in learner.state_dict().items()}
     if resume:
         if checkpoint is None or not checkpoint.exists():
             raise RunError(f"nothing to resume: there is no checkpoint at {checkpoint}")
-        progress, kept = _restore(checkpoint, recipe, learner, optimiser)
+        progress, kept = restore_state(checkpoint, recipe, learner, optimiser)
     forward: Callable[..., StepLosses] = learner
-    if recipe.compile if recipe.compile is not None else device.type == "cuda":
+    by_default = device.type == "cuda" and isinstance(learner, Learner)  # inner loops do not compile
+    if recipe.compile if recipe.compile is not None else by_default:
         forward = torch.compile(learner, dynamic=False)
     batches = _batches(sampler, config, progress.step)
     weights = unit(base.weights)
     generator = torch.Generator(device) if forward is learner else None
-    sums = torch.zeros(4, device=device)
+    sums = torch.tensor(progress.sums, device=device)
 
     def keep_state() -> None:
         if checkpoint is not None:
-            _save(checkpoint, recipe, learner, optimiser, progress, kept)
+            progress.sums = sums.tolist()
+            save_state(checkpoint, recipe, learner, optimiser, progress, kept)
 
+    if progress.step == 0 and isinstance(learner, LearnedMethod) and config.keep == "best":
+        progress.best = _validate(tested(), recipe, bank, device)[
+            "validation"
+        ]  # it may start as nearest mean
     learner.train()
-    try:
-        while progress.step < config.steps:
+    with held_interrupts() as interrupted:
+        while not _finished(progress, config):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(config, progress.step)
             _reseed(generator, derive_seed(recipe.seed, "step", progress.step), device)
@@ -180,7 +161,7 @@ def train(
                 line = _line(progress, sums, config)
                 sums.zero_()
                 if bank.has(Part.VALIDATION):
-                    line |= _validate(learner, recipe, bank, device)
+                    line |= _validate(tested(), recipe, bank, device)
                     if line["validation"] > progress.best:
                         progress.best, progress.best_step, progress.stale = (
                             line["validation"],
@@ -198,14 +179,18 @@ def train(
                 if log is not None:
                     log(line)
                 keep_state()
-                if config.patience is not None and progress.stale >= config.patience:
-                    break
-    except KeyboardInterrupt:
-        keep_state()
-        raise
+            if interrupted():
+                keep_state()
+                raise KeyboardInterrupt
     if config.keep == "best":
         learner.load_state_dict(kept)
     return learner.eval()
+
+
+def _finished(progress: Progress, config: TrainingConfig) -> bool:
+    """All steps done, or stopped early; a run resumed after that must not go on."""
+    stopped = config.patience is not None and progress.stale >= config.patience
+    return stopped or progress.step >= config.steps
 
 
 def _batches(sampler: EpisodeSampler, config: TrainingConfig, step: int) -> Iterator[Episodes]:
@@ -243,61 +228,32 @@ def _line(progress: Progress, sums: Tensor, config: TrainingConfig) -> dict[str,
     }
 
 
-def _validate(
-    learner: Learner, recipe: MetaRecipe, bank: FeatureBank, device: torch.device
-) -> dict[str, float]:
-    """Novel accuracy on validation classes, at full step, for the smallest number of shots trained on."""
-    n_shot = min(recipe.training.shots)
+def _validation_spec(recipe: MetaRecipe, bank: FeatureBank) -> EpisodeSpec:
     n_way = min(recipe.evaluation.ways, len(bank.classes_of(Part.VALIDATION)))
-    result = few_way(
-        as_method(learner, recipe, {n_shot: 1.0}),
-        bank,
-        n_shot,
-        n_way=n_way,
-        n_query=recipe.evaluation.queries,
-        n_episodes=recipe.training.validation_episodes,
-        seed=derive_seed(recipe.seed, "validation"),
-        joint=False,
-        part=Part.VALIDATION,
-        device=device,
-    )
-    return {"validation": result.metrics["novel"].mean, "validation_ci95": result.metrics["novel"].ci95}
+    return EpisodeSpec(n_way, (min(recipe.training.shots),), recipe.evaluation.queries)
 
 
-def _save(
-    path: Path,
-    recipe: MetaRecipe,
-    learner: Learner,
-    optimiser: torch.optim.Optimizer,
-    progress: Progress,
-    kept: dict[str, Tensor],
-) -> None:
-    tensors = {
-        **section("learner", learner.state_dict()),
-        **section("kept", kept),
-        **section("optimiser", optimiser_tensors(optimiser)),
+def _validate(
+    tested: Sequence[tuple[Method, int]], recipe: MetaRecipe, bank: FeatureBank, device: torch.device
+) -> dict[str, float]:
+    """Novel accuracy on validation classes, mean over the numbers of shots that are tested."""
+    spec = _validation_spec(recipe, bank)
+    estimates = [
+        few_way(
+            method,
+            bank,
+            n_shot,
+            n_way=spec.n_novel,
+            n_query=spec.n_query,
+            n_episodes=recipe.training.validation_episodes,
+            seed=derive_seed(recipe.seed, "validation"),
+            joint=False,
+            part=Part.VALIDATION,
+            device=device,
+        ).metrics["novel"]
+        for method, n_shot in tested
+    ]
+    return {
+        "validation": sum(e.mean for e in estimates) / len(estimates),
+        "validation_ci95": max(e.ci95 for e in estimates),
     }
-    save_checkpoint(path, tensors, {"progress": vars(progress), "recipe": _identity(recipe)})
-
-
-def _restore(
-    path: Path, recipe: MetaRecipe, learner: Learner, optimiser: torch.optim.Optimizer
-) -> tuple[Progress, dict[str, Tensor]]:
-    saved = load_checkpoint(path)
-    if saved.state["recipe"] != _identity(recipe):
-        raise RunError(f"{path} was made with another recipe; resume with the recipe the run began with")
-    device = next(learner.parameters()).device
-    parts: dict[str, dict[str, Tensor]] = {"learner": {}, "kept": {}, "optimiser": {}}
-    for name, tensor in saved.tensors.items():
-        group, _, key = name.partition("/")
-        parts[group][key] = tensor
-    learner.load_state_dict(parts["learner"])
-    restore_optimiser(optimiser, parts["optimiser"])
-    kept = {k: v.to(device).clone() for k, v in parts["kept"].items()}
-    return Progress(**saved.state["progress"]), kept
-
-
-def _identity(recipe: MetaRecipe) -> dict[str, Any]:
-    """What two recipes must share for one to go on where the other stopped."""
-    data: dict[str, Any] = recipe.model_dump(mode="json")
-    return {key: data[key] for key in ("seed", "denoiser", "training")}

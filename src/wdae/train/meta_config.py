@@ -36,7 +36,7 @@ class TrainingConfig(Config):
     queries_per_novel: int = Field(5, ge=1)
     """Query images of each fake novel class."""
     base_queries: int = Field(100, ge=0)
-    """Query images of base classes in an episode."""
+    """Query images of base classes in an episode; methods that score novel classes only draw none."""
     noise: float = Field(0.1, ge=0)
     """Deviation σ of the noise on the initial estimates; 0 is the ablation 'no noise'."""
     noisy_targets: bool = False
@@ -49,6 +49,8 @@ class TrainingConfig(Config):
     """Optimiser steps."""
     episodes_per_step: int = Field(8, ge=1)
     """Episodes in a step."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """sgd with Nesterov momentum, or adam (AdamW)."""
     learning_rate: float = Field(0.01, gt=0)
     """At the beginning."""
     schedule: Literal["step", "cosine", "constant"] = "step"
@@ -97,6 +99,10 @@ class MetaRecipe(Config):
 
     name: str = "wdae-gnn"
     """What the method is called in tables."""
+    method: str | None = None
+    """Another learned method to train in place of the denoiser: a name that `wdae methods` lists."""
+    options: dict[str, float | int | bool | str] = Field({})
+    """That method's own options, by name."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
     device: str = "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,11 @@ def pretrain_session(
     max_seconds: float | None = None,
     model_dtype: Literal["float32", "float16"] = "float32",
 ) -> Outcome | None:
-    """Stage 1 in a run folder; the outcome on the main process, None on others."""
+    """Stage 1 in a run folder; the outcome on the main process, None on others.
+
+    ``max_seconds`` counts from here, reading and decoding pictures included.
+    """
+    began = time.monotonic()
     with join(device) as team:
         if resume and not (output / LAST).is_file():
             raise RunError(f"{output} has no checkpoint ({LAST}) to go on from; start it without --resume")
@@ -34,12 +39,13 @@ def pretrain_session(
             run = Run.resume(output) if resume else Run.create(output, config, force=force)
         team.barrier()
         # The first process decodes into the cache, the others find it there.
-        data = load_data(config.data, config.seed, team.device) if team.is_main else None
+        data = load_data(config, team.device) if team.is_main else None
         team.barrier()
         if data is None:
-            data = load_data(config.data, config.seed, team.device)
+            data = load_data(config, team.device)
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
         outcome = train_stage1(
-            config, data, run, team, resume=resume, max_seconds=max_seconds, model_dtype=model_dtype
+            config, data, run, team, resume=resume, max_seconds=left, model_dtype=model_dtype
         )
         return outcome if team.is_main else None
 

@@ -29,7 +29,11 @@ class DataConfig(Config):
     cache_dir: Path | None = None
     """Where decoded pictures are kept."""
     skip_broken: bool = False
-    """Leave unreadable pictures out instead of refusing the data set."""
+    """Leave unreadable pictures out instead of refusing the data set (not while streaming)."""
+    stream: bool = False
+    """Decode training pictures as they are needed instead of keeping all of them on the device."""
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that decode while streaming; one a core by default."""
 
 
 class VariationConfig(Config):
@@ -159,6 +163,8 @@ class ValidationConfig(Config):
     """Episodes of 5 classes and 15 queries each, for 1 and for 5 shots."""
     batch: int = Field(default=512, ge=1)
     """Pictures at a time."""
+    per_class: int | None = Field(default=None, ge=6)
+    """Pictures of each validation class; all by default."""
 
 
 class Stage1Config(Config):

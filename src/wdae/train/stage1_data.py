@@ -1,18 +1,24 @@
-"""The pictures of stage 1, decoded and on the device."""
+"""The pictures of stage 1, decoded and on the device, or to be streamed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from wdae.bank import Part
 from wdae.data import ImageSet, PixelArray, hold_out, pixels
 from wdae.data.layouts import open_dataset
 from wdae.errors import DataError
-from wdae.train.stage1_config import DataConfig
+from wdae.train.batches import Batches, ResidentBatches
+from wdae.train.distributed import Team
+from wdae.train.stage1_config import DataConfig, Stage1Config
+from wdae.train.streamed import StreamedBatches
 from wdae.train.validation import Labelled
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,49 +26,96 @@ class Stage1Data:
     """Training pictures, and those to watch the training by.
 
     Args:
+        train: pictures on the device, or the data set and the rows of it to stream.
         class_names: of the base classes, in the order of the labels of ``train`` and ``held_out``.
     """
 
-    train: Labelled
+    train: Labelled | tuple[ImageSet, Rows, torch.Tensor]
     validation: Labelled | None
     held_out: Labelled | None
     class_names: tuple[str, ...]
 
+    def batches(self, config: Stage1Config, team: Team) -> Batches:
+        """This process's share of every batch."""
+        if isinstance(self.train, Labelled):
+            train = self.train
+            return ResidentBatches(train.images, train.labels, config, rank=team.rank, size=team.size)
+        images, rows, labels = self.train
+        return StreamedBatches(images, rows, labels, config, team.device, rank=team.rank, size=team.size)
+
 
 def open_images(config: DataConfig, seed: int) -> ImageSet:
     """The data set with its parts as the recipe wants them; the same seed holds out the same images."""
-    images = open_dataset(config.path, layout=config.layout)
-    if config.classes == "base+validation":
+    return parted(open_dataset(config.path, layout=config.layout), config.classes, config.held_out, seed)
+
+
+def parted(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet:
+    """Validation classes turned into base classes where asked, and some base images held out."""
+    if classes == "base+validation":
         parts = images.parts.copy()
         parts[parts == Part.VALIDATION.code] = Part.BASE_TRAIN.code
         images = replace(images, parts=parts)
-    return hold_out(images, config.held_out, seed) if config.held_out else images
+    return hold_out(images, held_out, seed) if held_out else images
 
 
-def load_data(config: DataConfig, seed: int, device: torch.device) -> Stage1Data:
+def load_data(config: Stage1Config, device: torch.device) -> Stage1Data:
     """Decode what training needs (novel classes are not even decoded) and put it on the device."""
-    images = open_images(config, seed)
-    seen = images.select(np.flatnonzero(images.parts != Part.NOVEL.code).astype(np.int64))
-    array = pixels(seen, config.size, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
-    base = np.unique(array.labels[np.isin(array.parts, (Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code))])
+    images = open_images(config.data, config.seed)
+    base = _classes(images.labels, images.parts, Part.BASE_TRAIN)
     if len(base) < 2:
-        raise DataError(f"{config.path}: stage 1 needs at least 2 base classes, found {len(base)}")
-    train = _part(array, Part.BASE_TRAIN, device)
+        raise DataError(f"{config.data.path}: stage 1 needs at least 2 base classes, found {len(base)}")
+    wanted = [images.rows(Part.BASE_HELD_OUT), _some(images, config.validation.per_class)]
+    if not config.data.stream:
+        wanted.append(images.rows(Part.BASE_TRAIN))
+    array = _decoded(images, np.sort(np.concatenate(wanted)), config.data)
+    train: Labelled | tuple[ImageSet, Rows, torch.Tensor] | None
+    where = device
+    if config.data.stream:
+        rows = images.rows(Part.BASE_TRAIN)
+        train = (images, rows, torch.from_numpy(np.searchsorted(base, images.labels[rows])))
+        where = torch.device("cpu")
+    else:
+        train = _part(array, Part.BASE_TRAIN, base, device)
     if train is None:
-        raise DataError(f"{config.path}: no base-train pictures; check the split")
+        raise DataError(f"{config.data.path}: no base-train pictures; check the split")
     return Stage1Data(
         train=train,
-        validation=_part(array, Part.VALIDATION, device),
-        held_out=_part(array, Part.BASE_HELD_OUT, device),
-        class_names=tuple(array.class_names[label] for label in base.tolist()),
+        validation=_part(array, Part.VALIDATION, None, where),
+        held_out=_part(array, Part.BASE_HELD_OUT, base, where),
+        class_names=tuple(images.class_names[label] for label in base),
     )
 
 
-def _part(array: PixelArray, part: Part, device: torch.device) -> Labelled | None:
-    rows = array.rows(part)
+def _decoded(images: ImageSet, rows: Rows, config: DataConfig) -> PixelArray | None:
     if not len(rows):
         return None
+    return pixels(
+        images.select(rows), config.size, cache_dir=config.cache_dir, skip_broken=config.skip_broken
+    )
+
+
+def _classes(labels: Rows, parts: npt.NDArray[np.uint8], part: Part) -> list[int]:
+    """The classes of a part, ascending; the two base parts have the same ones."""
     kinds = (Part.BASE_TRAIN, Part.BASE_HELD_OUT) if part.is_base else (part,)
-    classes = np.unique(array.labels[np.isin(array.parts, [kind.code for kind in kinds])])
-    labels = np.searchsorted(classes, array.labels[rows])
+    found: list[int] = np.unique(labels[np.isin(parts, [kind.code for kind in kinds])]).tolist()
+    return found
+
+
+def _some(images: ImageSet, per_class: int | None) -> Rows:
+    """Validation pictures, at most so many a class: the first ones."""
+    rows = images.rows(Part.VALIDATION)
+    if per_class is None or not len(rows):
+        return rows
+    labels = images.labels[rows]
+    return np.sort(np.concatenate([rows[labels == label][:per_class] for label in np.unique(labels)]))
+
+
+def _part(
+    array: PixelArray | None, part: Part, classes: list[int] | None, device: torch.device
+) -> Labelled | None:
+    rows = array.rows(part) if array is not None else np.empty(0, dtype=np.int64)
+    if array is None or not len(rows):
+        return None
+    known = _classes(array.labels, array.parts, part) if classes is None else classes
+    labels = np.searchsorted(known, array.labels[rows])
     return Labelled(array.tensor(device, rows), torch.from_numpy(labels).to(device))

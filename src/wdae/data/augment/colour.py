@@ -45,11 +45,10 @@ def sample_jitter(
 
     A factor is uniform in [max(0, 1 - strength), 1 + strength], the shift in [-hue, hue] turns of the circle.
     """
-    device = generator.device
-    low = [max(0.0, 1 - strength) for strength in (brightness, contrast, saturation)] + [-hue]
-    high = [1 + strength for strength in (brightness, contrast, saturation)] + [hue]
-    draws = torch.rand(count, 4, generator=generator, device=device)
-    return torch.lerp(torch.tensor(low, device=device), torch.tensor(high, device=device), draws)
+    ranges = [(max(0.0, 1 - strength), 1 + strength) for strength in (brightness, contrast, saturation)]
+    ranges.append((-hue, hue))
+    draws = torch.rand(count, 4, generator=generator, device=generator.device)
+    return torch.stack([low + (high - low) * draws[:, i] for i, (low, high) in enumerate(ranges)], 1)
 
 
 def apply_jitter(batch: Tensor, factors: Tensor, *, hue: bool = True) -> Tensor:
@@ -78,8 +77,10 @@ def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
     Shapes:
         batch float [B, 3, H, W] → the same.
     """
-    centre = torch.tensor(mean, device=batch.device, dtype=batch.dtype)[:, None, None]
-    spread = torch.tensor(std, device=batch.device, dtype=batch.dtype)[:, None, None]
+    # Filled in place, not copied from the host: a copy to a GPU would wait for all work queued there.
+    centre, spread = (
+        torch.stack([batch.new_full((), value) for value in values])[:, None, None] for values in (mean, std)
+    )
     return (batch - centre) / spread
 
 

@@ -6,6 +6,7 @@ be compiled, and checked against a slow loop.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -42,9 +43,10 @@ def sample_padded_crop(
             " give a smaller size or more padding"
         )
     draws = torch.rand(count, 2, generator=generator, device=generator.device)
-    room = torch.tensor([spare[0] + 1, spare[1] + 1], device=draws.device)
-    corner = (draws * room).long().clamp(max=room - 1) - padding
-    return torch.cat([corner, torch.full_like(corner, size)], 1)
+    # Plain numbers, no tensor made from them: copying one to a GPU would wait for all work queued there.
+    axes = [(draws[:, axis] * (room + 1)).long().clamp(max=room) - padding for axis, room in enumerate(spare)]
+    extent = torch.full_like(axes[0], size)
+    return torch.stack([*axes, extent, extent], 1)
 
 
 def apply_padded_crop(batch: Tensor, boxes: Tensor, size: int, mode: PaddingMode = "zeros") -> Tensor:
@@ -100,7 +102,7 @@ def sample_resized_crop(
     """
     draws = torch.rand(count, _TRIES + 1, 2, generator=generator, device=generator.device)
     shares = area[0] + (area[1] - area[0]) * draws[:, :_TRIES, 0]
-    low, high = torch.tensor(aspect).log().tolist()
+    low, high = math.log(aspect[0]), math.log(aspect[1])
     ratios = (low + (high - low) * draws[:, :_TRIES, 1]).exp()
     heights = (shares * height * width / ratios).sqrt().round().long()  # [B, tries]
     widths = (shares * height * width * ratios).sqrt().round().long()

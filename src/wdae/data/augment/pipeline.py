@@ -148,5 +148,5 @@ def _central_boxes(count: int, height: int, width: int, size: int, device: torch
             f"a square of {size} pixels does not fit into pictures of {height} × {width};"
             " decode them at that size, or ask for a smaller one"
         )
-    box = [(height - size) // 2, (width - size) // 2, size, size]
-    return torch.tensor(box, device=device).expand(count, 4)
+    box = ((height - size) // 2, (width - size) // 2, size, size)
+    return torch.stack([torch.full((count,), value, device=device) for value in box], 1)

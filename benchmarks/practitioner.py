@@ -1,0 +1,265 @@
+"""What a practitioner waits for and gets: adding classes, predicting, and the alternatives in the same run.
+
+    python benchmarks/practitioner.py                    # writes benchmarks/results/practitioner.json
+    python benchmarks/practitioner.py --bank my-bank     # accuracy on another bank
+
+Every figure is measured in this run, on this machine. "All" is the mean of the accuracies of base and novel
+queries among all classes, as in the paper's evaluation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+from torch import Tensor
+
+from wdae.bank import FeatureBank, Part
+from wdae.calibration import Calibration
+from wdae.embedded import embedded_bank
+from wdae.environment import environment
+from wdae.estimator import FewShotClassifier
+from wdae.methods.wdae import WDAE
+from wdae.model import Ground, LearnConfig, Model, learn, load, save
+from wdae.nn.cosine import unit
+from wdae.nn.denoiser import Denoiser
+from wdae.nn.graph import build_graph
+
+RESULTS = Path(__file__).parent / "results" / "practitioner.json"
+DIM, HIDDEN, WAYS, SHOTS = 640, 320, 5, 5
+
+
+def sized_model(n_classes: int, seed: int = 0) -> Model:
+    """A model of many classes with an untrained denoiser: the same work as a trained one."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = unit(torch.randn(n_classes, DIM, generator=generator))
+    method = WDAE(Denoiser(DIM, HIDDEN, generator=generator).eval(), steps={1: 1.0, 5: 0.5})
+    graph = build_graph(weights)
+    counts = torch.full((n_classes,), 20)
+    calibration = Calibration(15.0, {1: 0.7, 5: 1.1}, {1: 3.0, 5: -1.5})
+    names = tuple(f"class {i}" for i in range(n_classes))
+    return Model(Ground(names, weights, counts, calibration, method, graph, info={"denoiser": "gnn"}))
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    values = sorted(seconds)
+    at = lambda share: values[min(len(values) - 1, round(share * (len(values) - 1)))]  # noqa: E731
+    return {
+        "p50_ms": 1e3 * statistics.median(values),
+        "p99_ms": 1e3 * at(0.99),
+        "worst_ms": 1e3 * values[-1],
+        "n": float(len(values)),
+    }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def ready(model: Model, classes: dict[str, Tensor]) -> None:
+    """Add classes until the next prediction can be made."""
+    model.add(classes)
+    _ = model.head.matrix
+
+
+def adding(n_classes: int, repeats: int) -> dict[str, Any]:
+    """Time to add 5 classes × 5 shots until the next prediction can be made, features given."""
+    model = sized_model(n_classes)
+    generator = torch.Generator().manual_seed(1)
+    first = timed(lambda: (model.ground.state, None))
+    seconds = []
+    for repeat in range(repeats + 3):
+        rows = torch.randn(WAYS, SHOTS, DIM, generator=generator)
+        classes = {f"new {i}": rows[i] for i in range(WAYS)}
+        took = timed(partial(ready, model, classes))
+        model.undo()
+        if repeat >= 3:
+            seconds.append(took)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        write = timed(lambda: save(model, path))
+        read = timed(lambda: load(path))
+    return {
+        **spread(seconds),
+        "first_use_ms": 1e3 * first,
+        "save_ms": 1e3 * write,
+        "load_ms": 1e3 * read,
+    }
+
+
+def predicting(n_classes: int, n_vectors: int, repeats: int) -> dict[str, float]:
+    """Vectors a second through ``FewShotClassifier.predict``."""
+    model = sized_model(n_classes)
+    model.add({f"new {i}": torch.randn(5, DIM) for i in range(5)})
+    estimator = FewShotClassifier()
+    estimator.n_features_in_ = DIM
+    estimator._take(model)
+    queries = np.random.default_rng(0).normal(size=(n_vectors, DIM)).astype(np.float32)
+    estimator.predict(queries[:1000])
+    rates = [n_vectors / timed(lambda: estimator.predict(queries)) for _ in range(repeats)]
+    return {"vectors_per_s": statistics.median(rates), "best": max(rates), "n": float(n_vectors)}
+
+
+def draws(bank: FeatureBank, n_shot: int, count: int) -> list[tuple[list[int], Tensor, Tensor]]:
+    """Novel classes, their support rows and their query rows, drawn from a seed."""
+    pool = bank.select(Part.NOVEL)
+    generator = torch.Generator().manual_seed(n_shot)
+    out = []
+    for _ in range(count):
+        classes = torch.randperm(pool.n_classes, generator=generator)[:WAYS].tolist()
+        rows = torch.stack(
+            [
+                pool.starts[c] + torch.randperm(int(pool.counts[c]), generator=generator)[: n_shot + 15]
+                for c in classes
+            ]
+        )
+        out.append((classes, rows[:, :n_shot], rows[:, n_shot:]))
+    return out
+
+
+def accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], n_base: int) -> dict[str, float]:
+    """Novel among novel, base among base, and all among all (both kinds counting half)."""
+    novel = labels >= n_base
+    right = scores.argmax(1) == labels
+    return {
+        "novel": float((scores[novel][:, n_base:].argmax(1) + n_base == labels[novel]).mean()),
+        "base": float((scores[~novel][:, :n_base].argmax(1) == labels[~novel]).mean()),
+        "novel_among_all": float(right[novel].mean()),
+        "base_among_all": float(right[~novel].mean()),
+        "all": float((right[novel].mean() + right[~novel].mean()) / 2),
+    }
+
+
+def rivals() -> dict[str, Callable[[], Any]]:
+    """What scikit-learn offers for the same task; each refits on everything."""
+    return {
+        "logistic regression": lambda: LogisticRegression(C=10.0, max_iter=200),
+        "logistic regression, balanced": lambda: LogisticRegression(
+            C=10.0, max_iter=200, class_weight="balanced"
+        ),
+        "1 nearest neighbour": lambda: KNeighborsClassifier(1),
+        "5 nearest neighbours": lambda: KNeighborsClassifier(5),
+        "nearest centroid": lambda: NearestCentroid(),
+    }
+
+
+def _scores(model: Any, queries: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if isinstance(model, NearestCentroid):
+        distances = np.linalg.norm(queries[:, None] - model.centroids_[None], axis=2)
+        return np.asarray(-distances)
+    return np.asarray(model.predict_proba(queries))
+
+
+def comparison(bank: FeatureBank, n_draws: int, slow_draws: int, config: LearnConfig) -> dict[str, Any]:
+    """Accuracy and time to update, of ours and of the rivals, on the same draws."""
+    began = time.perf_counter()
+    model = learn(bank, config)
+    report: dict[str, Any] = {
+        "learn_s": time.perf_counter() - began,
+        "figures": dict(model.ground.calibration.figures),
+        "shots": {},
+    }
+    train, held, pool = (bank.select(p) for p in (Part.BASE_TRAIN, Part.BASE_HELD_OUT, Part.NOVEL))
+    n_base = bank.n_base
+    base_rows = torch.randperm(len(held.features), generator=torch.Generator().manual_seed(9))[:750]
+    for n_shot in (1, 5):
+        rows: dict[str, list[dict[str, float]]] = {}
+        for number, (_, support, query) in enumerate(draws(bank, n_shot, n_draws)):
+            queries = torch.cat([pool.features[query.flatten()], held.features[base_rows]])
+            labels = torch.cat(
+                [n_base + torch.arange(WAYS).repeat_interleave(query.shape[1]), held.labels[base_rows]]
+            ).numpy()
+            classes = {f"new class {i}": pool.features[some] for i, some in enumerate(support)}
+            took = timed(partial(ready, model, classes))
+            found = accuracy(model.scores(queries).numpy(), labels, n_base)
+            rows.setdefault("wdae", []).append(found | {"update_s": took})
+            model.undo()
+            shots = pool.features[support.flatten()]
+            X = torch.cat([train.features, shots]).numpy()
+            y = np.concatenate([train.labels.numpy(), n_base + np.arange(WAYS).repeat(n_shot)])
+            for name, make in rivals().items():
+                if number >= slow_draws and name.startswith("logistic"):
+                    continue
+                rival = make()
+                took = timed(lambda rival=rival, X=X, y=y: rival.fit(X, y))  # type: ignore[misc]
+                found = accuracy(_scores(rival, queries.numpy()), labels, n_base)
+                rows.setdefault(name, []).append(found | {"update_s": took})
+        report["shots"][str(n_shot)] = {
+            name: {
+                "draws": len(values),
+                **{key: statistics.fmean(v[key] for v in values) for key in values[0]},
+                "update_median_s": statistics.median(v["update_s"] for v in values),
+            }
+            for name, values in rows.items()
+        }
+    for table in report["shots"].values():
+        ours = table["wdae"]["update_median_s"]
+        for row in table.values():
+            row["times_ours"] = row["update_median_s"] / ours
+    report["twenty_added"] = twenty_added(bank, model)
+    return report
+
+
+def twenty_added(bank: FeatureBank, model: Model) -> dict[str, float]:
+    """Base accuracy before and after adding 20 classes × 5 shots."""
+    pool, held = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT)
+    names = list(pool.names)[:20]
+    before = model.scores(held.features)[:, : bank.n_base].argmax(1) == held.labels
+    model.add({f"new {name}".replace("/", " "): pool.of_class(i)[:5] for i, name in enumerate(names)})
+    scores = model.scores(held.features)
+    after = scores[:, : bank.n_base].argmax(1) == held.labels
+    among_all = scores.argmax(1) == held.labels
+    model.undo()
+    return {
+        "classes": len(names),
+        "base_before": float(before.double().mean()),
+        "base_after_among_base": float(after.double().mean()),
+        "base_after_among_all": float(among_all.double().mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--bank", type=Path, help="a feature bank; the embedded one by default")
+    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--slow-draws", type=int, default=3, help="draws that slow rivals take part in")
+    parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="training steps of the denoiser")
+    parser.add_argument("--only", choices=["speed", "accuracy"])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    report: dict[str, Any] = {
+        "environment": environment(seed=0, command=["benchmarks/practitioner.py"]),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+    }
+    if options.only != "accuracy":
+        report["add_5x5_to_1000"] = adding(1000, options.repeats)
+        report["add_5x5_to_20000"] = adding(20_000, max(5, options.repeats // 20))
+        report["predict_1000"] = predicting(1000, 100_000, 5)
+    if options.only != "speed":
+        bank = FeatureBank.open(options.bank) if options.bank else embedded_bank()
+        config = LearnConfig(steps=options.steps)
+        report["bank"] = bank.info | {"n_base": bank.n_base, "dim": bank.dim}
+        report["comparison"] = comparison(bank, options.draws, options.slow_draws, config)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps({k: v for k, v in report.items() if k != "environment"}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

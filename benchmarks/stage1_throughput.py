@@ -1,0 +1,134 @@
+"""Stage-1 training and extraction rates, as JSON: whole epochs of the real loop on drawn pictures.
+
+    python benchmarks/stage1_throughput.py --recipe recipes/mini-imagenet/stage1-wrn-28-10.yaml
+
+Training counts augmentation, optimiser, averaging and logging; the first epoch, which compiles, is left out.
+Beside the rate stands what the device's matrix unit reaches on one large product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wdae.backbones import forward_flops
+from wdae.config import load
+from wdae.environment import environment
+from wdae.run import Run
+from wdae.train.base import fast_arithmetic, train_stage1
+from wdae.train.distributed import Team, choose_device
+from wdae.train.embed import embed
+from wdae.train.recogniser import build_recogniser
+from wdae.train.stage1_config import Stage1Config
+from wdae.train.stage1_data import Stage1Data
+from wdae.train.validation import Labelled
+
+
+def drawn(count: int, side: int, device: torch.device) -> Labelled:
+    generator = torch.Generator(device).manual_seed(0)
+    images = torch.randint(
+        0, 256, (count, side, side, 3), generator=generator, device=device, dtype=torch.uint8
+    )
+    return Labelled(images.permute(0, 3, 1, 2), torch.arange(count, device=device) % 64)
+
+
+def waited(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.monotonic()
+
+
+def training(recipe: Path, changes: dict[str, Any], count: int, epochs: int, team: Team) -> dict[str, Any]:
+    fixed = {"epochs": epochs, "validation.every": 10**6, "checkpoint_every": 10**6, "data.path": "drawn"}
+    config = load(Stage1Config, recipe, fixed | {"averaging.refresh_batches": 0, "keep": "last"} | changes)
+    data = Stage1Data(
+        drawn(count, config.data.size, team.device), None, None, tuple(f"class {c}" for c in range(64))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        run = Run.create(Path(folder) / "run", config)
+        outcome = train_stage1(config, data, run, team)
+        seconds = time.monotonic() - began
+        logged = [row["images_per_s"] for row in run.metrics() if "images_per_s" in row]
+    return {
+        "images_per_s": round(outcome.images_per_s, 1),
+        "tflops": round(outcome.tflops, 2),
+        "best_stretch_images_per_s": round(max(logged), 1),
+        "seconds_with_compiling": round(seconds, 1),
+        "compile": config.compile,
+    }
+
+
+def extraction(recipe: Path, count: int, compiled: bool, team: Team) -> dict[str, Any]:
+    config = load(Stage1Config, recipe, {"data.path": "drawn"})
+    model = build_recogniser(config.backbone, config.backbone_options, 64, seed=0).to(team.device)
+    backbone = model.channels_last().eval().backbone
+    if compiled:
+        model.compile_stages("default")
+    images = drawn(count, config.data.size, team.device).images
+    options: dict[str, Any] = {"device": team.device, "batch": 512, "compiled": compiled}
+    embed(backbone, images[:2048], config.augment.build(), **options)
+    began = waited(team.device)
+    embed(backbone, images, config.augment.build(), **options)
+    rate = count / (waited(team.device) - began)
+    flops = forward_flops(backbone, config.data.size)
+    return {"images_per_s": round(rate, 1), "tflops": round(rate * flops / 1e12, 2), "compiled": compiled}
+
+
+def matrix_peak(device: torch.device) -> float:
+    """TFLOP/s of a large bf16 product of random matrices."""
+    n = 8192 if device.type == "cuda" else 512
+    a, b = (torch.randn(n, n, device=device).bfloat16() for _ in range(2))
+    for _ in range(3):
+        a @ b
+    began = waited(device)
+    for _ in range(10):
+        a @ b
+    return 10 * 2 * n**3 / (waited(device) - began) / 1e12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recipe", type=Path, default=Path("recipes/mini-imagenet/stage1-wrn-28-10.yaml"))
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=JSON", help="override a recipe key"
+    )
+    parser.add_argument("--images", type=int, default=38400)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--device")
+    parser.add_argument("--no-training", action="store_true")
+    parser.add_argument("--no-extraction", action="store_true")
+    parser.add_argument("--all-algorithms", action="store_true", help="let cuDNN try every algorithm")
+    parser.add_argument(
+        "--report-waits", action="store_true", help="warn wherever the host waits for the GPU"
+    )
+    options = parser.parse_args()
+    team = Team(0, 1, choose_device(options.device))
+    fast_arithmetic(team.device)
+    if options.all_algorithms:
+        torch.backends.cudnn.benchmark_limit = 0
+    if options.report_waits and team.device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("warn")
+    changes = {key: json.loads(value) for key, value in (word.split("=", 1) for word in options.set)}
+    report: dict[str, Any] = {"matrix_peak_tflops": round(matrix_peak(team.device), 1)}
+    if not options.no_training:
+        report["training"] = training(options.recipe, changes, options.images, options.epochs, team)
+    if not options.no_extraction:
+        report["extraction"] = [
+            extraction(options.recipe, options.images, compiled, team)
+            for compiled in ((False, True) if team.device.type == "cuda" else (False,))
+        ]
+    report["environment"] = environment(seed=0, command=[])
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

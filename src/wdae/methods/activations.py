@@ -1,0 +1,42 @@
+"""Classifier weights predicted from activations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
+from wdae.methods.learned import WithClassMeans
+from wdae.nn.maps import identity_map, masked_mean
+
+
+class Activations(WithClassMeans):
+    """Qiao et al. 2018, "Few-shot image recognition by predicting parameters from activations".
+
+    One map φ turns the mean activation of a class, base or novel, into its weight; it is learned by
+    classifying images among all classes (section 3).
+
+    Departures: φ is linear and starts at the identity; weights are compared by scaled cosine rather than by
+    inner product. The paper's draws of single activations in place of means are the 1-shot episodes.
+    """
+
+    name = "activations"
+    about: ClassVar[str] = "one map from mean activations to weights, for base and novel classes"
+    paper: ClassVar[str] = "Qiao 2018"
+    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+
+    def __init__(
+        self, dim: int, n_base: int, scale: float = 10.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(dim, n_base, scale)
+        self.predict = identity_map(dim, bias=True)
+
+    def learn(
+        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
+    ) -> Scorer:
+        """Cosine with the predicted weights."""
+        novel: Tensor = self.predict(masked_mean(support.features, support.mask))
+        known = self.predict(self.means_of(base)) if joint else None
+        return WeightScorer(novel, known, self.scale)

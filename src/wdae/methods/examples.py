@@ -1,0 +1,77 @@
+"""Support sets as plain lists of labelled examples, for methods that fit a classifier to examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wdae.methods.base import Support
+from wdae.nn.precision import full_precision
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Shapes: features ``[E, M, D]``, targets one-hot ``[E, M, C]``, weight ``[E, M]`` (0 is padding)."""
+
+    features: Tensor
+    targets: Tensor
+    weight: Tensor
+
+    def read(self, affinity: Tensor) -> Tensor:
+        """Log of the attention that each class's examples get, on average: ``[E, Q, M]`` → ``[E, Q, C]``.
+
+        Attention is a softmax of affinities over the examples that are not padding.
+        """
+        real = self.weight > 0
+        shares = self.targets * real.unsqueeze(-1)
+        shares = shares / shares.sum(1, keepdim=True).clamp(min=1)
+        with full_precision(affinity):
+            attention = torch.softmax(affinity.float().masked_fill(~real.unsqueeze(1), -torch.inf), -1)
+            mass = attention @ shares
+            return torch.log(mass.clamp(min=torch.finfo(mass.dtype).tiny))
+
+
+def examples_of(support: Support, base: Tensor | None = None) -> Examples:
+    """All shots of an episode in one list, class after class; base classes, if given, come first.
+
+    A base class enters as one example, its weight or mean ``[N, D]`` or ``[E, N, D]``, which counts as much
+    as the shots of a novel class do together (on average).
+
+    >>> examples_of(Support(torch.ones(2, 3, 4, 5)), torch.ones(6, 5)).targets.shape
+    torch.Size([2, 18, 9])
+    """
+    E, n, K, D = support.features.shape
+    features = support.features.reshape(E, n * K, D)
+    targets = torch.eye(n, device=features.device).repeat_interleave(K, 0).expand(E, -1, -1)
+    if support.mask is None:
+        weight = features.new_ones(E, n * K)
+    else:
+        weight = support.mask.reshape(E, n * K).to(features.dtype)
+        features = torch.where(support.mask.reshape(E, n * K, 1), features, 0.0)
+    if base is None:
+        return Examples(features, targets, weight)
+    N = base.shape[-2]
+    all_targets = torch.zeros(N + n * K, N + n, device=features.device)
+    all_targets[:N, :N] = torch.eye(N, device=features.device)
+    all_targets[N:, N:] = targets[0]
+    return Examples(
+        torch.cat([base.expand(E, -1, -1), features], dim=1),
+        all_targets.expand(E, -1, -1),
+        torch.cat([(weight.sum(-1, keepdim=True) / n).expand(-1, N), weight], dim=1),
+    )
+
+
+@dataclass(frozen=True)
+class LinearScorer:
+    """Scores ``scale · (W z + b)``. Shapes: weights ``[E, C, D]``, bias ``[E, C]`` or None."""
+
+    weights: Tensor
+    bias: Tensor | None = None
+    scale: Tensor | float = 1.0
+
+    def __call__(self, queries: Tensor) -> Tensor:
+        """Scores ``[E, Q, C]`` of queries ``[E, Q, D]``."""
+        scores = queries @ self.weights.transpose(-1, -2)
+        return self.scale * (scores if self.bias is None else scores + self.bias.unsqueeze(1))

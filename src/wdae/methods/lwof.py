@@ -1,0 +1,88 @@
+"""LwoF's two generators of novel weights: feature averaging, and attention over base weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from wdae.bank import ClassSet
+from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
+from wdae.methods.learned import LearnedMethod
+from wdae.nn.cosine import cosine_scores, unit
+from wdae.nn.maps import identity_map, masked_mean
+
+
+class LwofAverage(LearnedMethod):
+    """Gidaris & Komodakis 2018, "Dynamic few-shot visual learning without forgetting", section 3.2:
+    ``w = g_avg ⊙ mean(ẑ)``, the gain learned, 1 at the start (nearest mean).
+    """
+
+    name = "lwof-average"
+    about: ClassVar[str] = "novel weights from gains on feature averages"
+    paper: ClassVar[str] = "Gidaris & Komodakis 2018"
+    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+
+    def __init__(
+        self, dim: int, n_base: int, scale: float = 10.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(dim, n_base, scale)
+        self.average_gain = nn.Parameter(torch.ones(dim))
+
+    def learn(
+        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
+    ) -> Scorer:
+        """Cosine with generated novel and learned base weights."""
+        novel = self.novel_weights(support, base)
+        return WeightScorer(novel, base.weights if joint else None, self.scale)
+
+    def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
+        """``w`` ``[E, n, D]``."""
+        return self.average_gain * masked_mean(unit(support.features), support.mask)
+
+
+class LwofAttention(LwofAverage):
+    """The same paper's full generator: beside the average, attention over the weights of base classes.
+
+    ``w = g_avg ⊙ mean(ẑ) + g_att ⊙ mean_k Σ_b softmax_b(γ_a cos(Q ẑ_k + q, key_b)) ŵ_b``; a base class that
+    plays novel is left out of the sum.
+
+    Departures: keys start at the base classes' mean features, not at random, and g_att at 0.1, not 1, so
+    that learning begins next to nearest mean; features are frozen throughout.
+    """
+
+    name = "lwof-attention"
+    about: ClassVar[str] = "feature averages plus attention over base weights"
+
+    def __init__(
+        self,
+        dim: int,
+        n_base: int,
+        scale: float = 10.0,
+        generator: torch.Generator | None = None,
+        attention_gain: float = 0.1,
+        attention_scale: float = 10.0,
+    ) -> None:
+        super().__init__(dim, n_base, scale)
+        self.attention_gain = nn.Parameter(torch.full((dim,), attention_gain))
+        self.attention_scale = nn.Parameter(torch.tensor(attention_scale))
+        self.keys = nn.Parameter(torch.randn(n_base, dim, generator=generator))
+        self.query = identity_map(dim, bias=True)
+
+    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+        """Keys at the mean features of the base classes."""
+        means = torch.zeros_like(self.keys.data, device=pool.device)
+        means.index_add_(0, pool.labels, pool.features.to(means.dtype))
+        self.keys.data.copy_(unit(means))
+
+    def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
+        """``w`` ``[E, n, D]``."""
+        self.check_n_base(base)
+        shots = unit(support.features)
+        E, n, K, _ = shots.shape
+        keys = self.keys if base.classes is None else self.keys[base.classes]
+        affinity = cosine_scores(self.query(shots).flatten(1, 2), keys, self.attention_scale)  # [E, nK, N]
+        attended = torch.softmax(affinity, -1) @ unit(base.weights)  # [E, nK, D]
+        attended = masked_mean(attended.view(E, n, K, -1), support.mask)
+        return super().novel_weights(support, base) + self.attention_gain * attended

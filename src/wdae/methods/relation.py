@@ -1,0 +1,74 @@
+"""Relation networks: a learned comparison of a query with each class."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from wdae.methods.base import BaseClasses, Scorer, Support
+from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
+from wdae.nn.cosine import cosine_scores, unit
+from wdae.nn.maps import linear, masked_mean
+
+
+class Relation(LearnedMethod):
+    """Sung et al. 2018, "Learning to compare: relation network for few-shot learning", eq. 1 and 2.
+
+    A network g compares a class (its shots pooled) with a query and gives a relation score in (0, 1), fitted
+    to 1 for the right class and 0 for others by mean squared error.
+
+    Departures: features are frozen vectors, so g is fully connected; shots are averaged, not added; with
+    ``cosine`` (the default) g's output is added to the scaled cosine of the two and starts at zero, so that
+    learning begins at nearest mean. Without it g stands alone, as in the paper.
+    """
+
+    name = "relation"
+    about: ClassVar[str] = "a network compares query and class, on top of their cosine"
+    paper: ClassVar[str] = "Sung 2018"
+    joint: ClassVar[bool] = False
+    training_defaults: ClassVar[dict[str, Any]] = {"n_fake": 5, "queries_per_novel": 10, "shots": (1, 5)}
+
+    def __init__(
+        self,
+        dim: int,
+        n_base: int,
+        scale: float = 10.0,
+        generator: torch.Generator | None = None,
+        hidden: int = 64,
+        cosine: bool = True,
+    ) -> None:
+        super().__init__(dim, n_base, scale)
+        self.cosine = cosine
+        # A layer on a concatenation is a sum of two layers: no pair of vectors is ever laid out.
+        self.of_class = linear(dim, hidden, generator)
+        self.of_query = linear(dim, hidden, generator)
+        self.relate = nn.Sequential(
+            nn.ReLU(), linear(hidden, hidden, generator), nn.ReLU(), linear(hidden, 1, generator)
+        )
+        self.offset = nn.Parameter(torch.tensor(-0.5 * scale if cosine else 0.0))
+        self.scale.requires_grad_(cosine)
+        if cosine:
+            nn.init.zeros_(self.relate[-1].weight)  # type: ignore[arg-type]
+
+    def learn(
+        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
+    ) -> Scorer:
+        """Relation scores before the sigmoid."""
+        classes = masked_mean(unit(support.features), support.mask)  # [E, n, D]
+        left = self.of_class(classes)  # [E, n, H]
+
+        def scorer(queries: Tensor) -> Tensor:
+            pairs = left.unsqueeze(1) + self.of_query(unit(queries)).unsqueeze(2)  # [E, Q, n, H]
+            scores: Tensor = self.relate(pairs).squeeze(-1) + self.offset
+            return scores + cosine_scores(queries, classes, self.scale) if self.cosine else scores
+
+        return scorer
+
+    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+        """Mean squared error of the relation scores (summed over the classes of a query)."""
+        scores, labels = self.score_batch(batch, generator)
+        wanted = nn.functional.one_hot(labels, scores.shape[-1])
+        loss = (torch.sigmoid(scores.float()) - wanted).square().sum(-1).mean()
+        return StepLosses.with_loss(loss, scores, labels)

@@ -1,0 +1,73 @@
+"""Weights of base classes from their features alone: stage 1's cosine classifier on fixed features."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.bank import ClassSet
+from wdae.nn.cosine import CosineClassifier, unit
+
+_BATCH = 256
+_RATE = 0.02
+_MOST_OPERATIONS = 4e12  # a minute or two of one core; beyond, class means do nearly as well
+
+
+def mean_weights(train: ClassSet) -> Tensor:
+    """The unit mean of each class's unit features, ``[N, D]``."""
+    sums = torch.zeros(train.n_classes, train.dim, dtype=torch.float64)
+    sums.index_add_(0, train.labels, train.features.double())
+    return unit(sums).float()
+
+
+def learn_weights(
+    train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int, scale: float = 10.0
+) -> tuple[Tensor, float]:
+    """Base weights ``[N, D]`` and γ, by cross-entropy from the class means on.
+
+    Where held-out images tell them apart worse by the learned weights than by the means, the means are kept:
+    with few images a class, learning is no gain.
+    """
+    means = mean_weights(train)
+    cost = 6.0 * len(train.features) * train.n_classes * train.dim
+    epochs = min(epochs, int(_MOST_OPERATIONS / cost))
+    if train.n_classes < 2 or not epochs:
+        return means, scale
+    classifier = CosineClassifier(train.n_classes, train.dim, scale)
+    with torch.no_grad():
+        classifier.weight.copy_(means)
+    _train(classifier, train.features, train.labels, epochs, seed)
+    learned, gamma = unit(classifier.weight.detach()), float(classifier.scale.detach().clamp(min=1.0))
+    if held_out is not None and len(held_out.features):
+        right = [_accuracy(held_out, weights) for weights in (means, learned)]
+        if right[0] > right[1]:
+            return means, gamma
+    return learned, gamma
+
+
+def _train(classifier: CosineClassifier, features: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam(classifier.parameters(), lr=_RATE)
+    per_epoch = math.ceil(len(features) / _BATCH)
+    for epoch in range(epochs):
+        order = torch.randperm(len(features), generator=generator)
+        for step in range(per_epoch):
+            done = (epoch * per_epoch + step) / (epochs * per_epoch)
+            for group in optimiser.param_groups:
+                group["lr"] = _RATE * (1 + math.cos(math.pi * done)) / 2
+            rows = order[step * _BATCH : (step + 1) * _BATCH]
+            loss = F.cross_entropy(classifier(features[rows]), labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+def _accuracy(images: ClassSet, weights: Tensor) -> float:
+    right = [
+        (x @ unit(weights).T).argmax(1) == y
+        for x, y in zip(images.features.split(4096), images.labels.split(4096), strict=True)
+    ]
+    return float(torch.cat(right).double().mean())

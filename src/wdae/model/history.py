@@ -1,0 +1,119 @@
+"""What happened to a model since it was learned: a tree of changes, and the state each of them led to.
+
+A change names what it added (classes and the rows of their examples) or removed, and the change it came
+after. Nothing is ever taken out of the history: undoing moves the head back, so every past state can be
+returned to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from wdae.errors import ModelError, StorageError
+
+Kind = Literal["add", "remove"]
+State = dict[str, tuple[int, ...]]
+"""Rows of the examples of each class that was added to, in the order in which the classes came."""
+
+LEARNED = 0
+"""The number of the state before any change."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: ``added`` maps classes to rows of examples, ``removed`` lists classes taken out."""
+
+    number: int
+    parent: int
+    kind: Kind
+    time: str
+    added: Mapping[str, Sequence[int]]
+    removed: Sequence[str] = ()
+
+    def apply(self, state: State) -> State:
+        """The state after this change."""
+        after = {name: rows for name, rows in state.items() if name not in set(self.removed)}
+        for name, rows in self.added.items():
+            after[name] = (*after.get(name, ()), *rows)
+        return after
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Change:
+        """From a manifest."""
+        added = {name: tuple(rows) for name, rows in value["added"].items()}
+        return cls(**{**value, "added": added, "removed": tuple(value["removed"])})
+
+    def describe(self) -> str:
+        """What it did, in words."""
+        if self.kind == "remove":
+            return f"removed {', '.join(map(repr, self.removed))}"
+        return "added " + ", ".join(f"{name!r} × {len(rows)}" for name, rows in self.added.items())
+
+
+@dataclass(frozen=True)
+class History:
+    """All changes ever made, and the head: the number of the one that the model stands at."""
+
+    changes: tuple[Change, ...] = ()
+    head: int = LEARNED
+
+    def extended(
+        self, kind: Kind, added: Mapping[str, Sequence[int]], removed: Sequence[str] = ()
+    ) -> History:
+        """With one more change after the head, which becomes the head."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        number = len(self.changes) + 1
+        rows = {name: tuple(some) for name, some in added.items()}
+        change = Change(number, self.head, kind, now, rows, tuple(removed))
+        return History((*self.changes, change), number)
+
+    def undone(self) -> History:
+        """One change back; undoing again goes further back."""
+        if self.head == LEARNED:
+            raise ModelError("nothing to undo: the model is as it was learned")
+        return History(self.changes, self.changes[self.head - 1].parent)
+
+    def at(self, number: int) -> History:
+        """With the head at the state after change ``number`` (0: as learned)."""
+        if not 0 <= number <= len(self.changes):
+            raise ModelError(f"there is no change {number}; give 0 (as learned) to {len(self.changes)}")
+        return History(self.changes, number)
+
+    def line(self) -> list[Change]:
+        """The changes that led to the head, the oldest first."""
+        line: list[Change] = []
+        number = self.head
+        while number != LEARNED:
+            line.append(self.changes[number - 1])
+            number = line[-1].parent
+        return line[::-1]
+
+    def state(self) -> State:
+        """Which classes have which examples at the head."""
+        state: State = {}
+        for change in self.line():
+            state = change.apply(state)
+        return state
+
+    def as_json(self) -> dict[str, Any]:
+        """For a model's manifest."""
+        return {"head": self.head, "changes": [asdict(change) for change in self.changes]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], n_rows: int) -> History:
+        """From a manifest; ``n_rows`` is how many examples the model has."""
+        try:
+            changes = tuple(Change.from_json(entry) for entry in value["changes"])
+            history = cls(changes, value["head"]).at(value["head"])
+            for number, change in enumerate(changes, start=1):
+                rows = [row for rows in change.added.values() for row in rows]
+                if change.number != number or not 0 <= change.parent < number:
+                    raise ValueError(f"change {change.number} follows {change.parent}")
+                if rows and not 0 <= min(rows) <= max(rows) < n_rows:
+                    raise ValueError(f"change {number} speaks of example {max(rows)} of {n_rows}")
+        except (KeyError, TypeError, ValueError, ModelError) as error:
+            raise StorageError(f"the model's history is altered: {error}") from error
+        return history

@@ -1,0 +1,212 @@
+"""From a bank of base features to a model: base weights, denoiser, calibration, graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wdae.bank import ClassSet, FeatureBank, Part
+from wdae.errors import BankError
+from wdae.methods.wdae import WDAE
+from wdae.model.base_weights import learn_weights
+from wdae.model.ground import Ground
+from wdae.model.learn_config import LearnConfig
+from wdae.model.model import Model
+from wdae.model.rehearse import Rehearsal, calibrate
+from wdae.nn.cosine import unit
+from wdae.nn.graph import build_graph
+from wdae.nn.incremental import BaseState
+from wdae.randomness import derive_seed
+from wdae.train.meta import as_method, train
+from wdae.train.meta_config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+
+FEWEST_CLASSES = 5
+"""Base classes with at least 2 images that a denoiser is trained on; with fewer there is none."""
+
+Told = Callable[..., None]
+
+
+def learn(
+    bank: FeatureBank,
+    config: LearnConfig | None = None,
+    *,
+    info: dict[str, Any] | None = None,
+    told: Told | None = None,
+) -> Model:
+    """Learn a model from the base classes of a bank.
+
+    Held-out base images calibrate it. Classes that play new in the rehearsal are the bank's validation
+    classes or, where it has none, some base classes that the denoiser then does not see. Novel classes of
+    the bank are never looked at.
+
+    Args:
+        bank: with base-train images; base weights are learned where it has none.
+        config: everything that matters.
+        info: provenance to keep with the model, JSON values.
+        told: called with the number of training episodes done, for a progress bar.
+    """
+    config = config or LearnConfig()
+    if not bank.has(Part.BASE_TRAIN):
+        raise BankError("the bank has no base-train images to learn a model from")
+    train_set = bank.select(Part.BASE_TRAIN)
+    held_out = bank.select(Part.BASE_HELD_OUT) if bank.has(Part.BASE_HELD_OUT) else None
+    if bank.base_weights is None:
+        seed = derive_seed(config.seed, "base weights")
+        weights, scale = learn_weights(train_set, held_out, config.weight_epochs, seed)
+    else:
+        weights, scale = unit(bank.base_weights.float()), bank.cosine_scale or 10.0
+    cast = _cast(bank, train_set, held_out, weights, config)
+    method, why_not = _denoiser(cast, scale, config, told)
+    state = None
+    if method is not None:
+        state = BaseState(method.denoiser, cast.base, method.n_neighbours, method.inverse_temperature)
+    stage = Rehearsal(cast.base, cast.held_out, cast.pool, state, scale)
+    calibration, steps = calibrate(
+        stage, config.shots, config.calibration_episodes, derive_seed(config.seed, "rehearsal")
+    )
+    graph = None
+    if method is not None:
+        method.steps = steps or method.steps
+        if method.denoiser.kind == "gnn":
+            graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
+    facts = {
+        "denoiser": why_not or f"{config.kind}, trained on {len(cast.base)} classes",
+        "played_new": cast.played_new,
+        "recipe": config.model_dump(mode="json"),
+        **(info or {}),
+    }
+    ground = Ground(
+        train_set.names, weights, train_set.counts, calibration, method, graph, config.refine_base, facts
+    )
+    return Model(ground)
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Who plays what in training and rehearsal; ``train`` holds the images of the classes of ``base``."""
+
+    base: Tensor
+    train: ClassSet
+    held_out: ClassSet | None
+    pool: ClassSet | None
+    played_new: str
+
+
+def _cast(
+    bank: FeatureBank, train_set: ClassSet, held_out: ClassSet | None, weights: Tensor, config: LearnConfig
+) -> _Cast:
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, "cast"))
+    order = torch.randperm(train_set.n_classes, generator=generator)
+    pool, word = None, "none"
+    stays = order
+    if bank.has(Part.VALIDATION):
+        pool = bank.select(Part.VALIDATION)
+        word = f"{pool.n_classes} validation classes"
+    else:
+        n_new = round(0.2 * len(order)) if len(order) >= FEWEST_CLASSES + 2 else 0
+        n_new = max(2, n_new) if n_new else 0
+        if n_new:
+            chosen = order[: min(n_new, config.max_classes // 2)].sort().values
+            stays = order[n_new:]
+            pool = _images_of(train_set, held_out, chosen, max(config.shots) + 1)
+            word = f"{len(chosen)} base classes" if pool is not None else "none"
+            stays = stays if pool is not None else order
+    stays = stays[: config.max_classes].sort().values
+    kept = _pick(held_out, stays) if held_out is not None else None
+    if kept is not None and not len(kept.features):
+        kept = None
+    return _Cast(weights[stays], _pick(train_set, stays), kept, pool, word)
+
+
+def _images_of(
+    train_set: ClassSet, held_out: ClassSet | None, classes: Tensor, enough: int
+) -> ClassSet | None:
+    """Images of classes that play new: held-out ones where there are enough; a backbone may know others."""
+    if held_out is not None and int(held_out.counts[classes].min()) >= enough:
+        return _pick(held_out, classes)
+    parts = [train_set] if held_out is None else [train_set, held_out]
+    counts = torch.stack([part.counts[classes] for part in parts]).sum(0)
+    classes = classes[counts >= 2]
+    if len(classes) < 2:
+        return None
+    groups = [torch.cat([part.of_class(c) for part in parts]) for c in classes.tolist()]
+    sizes = torch.tensor([len(group) for group in groups])
+    names = tuple(train_set.names[c] for c in classes.tolist())
+    return ClassSet(torch.cat(groups), sizes.cumsum(0) - sizes, sizes, names)
+
+
+def _pick(images: ClassSet, classes: Tensor) -> ClassSet:
+    """The images of some classes, numbered anew."""
+    rows = [images.of_class(c) for c in classes.tolist()]
+    counts = images.counts[classes]
+    names = tuple(images.names[c] for c in classes.tolist())
+    return ClassSet(torch.cat(rows), counts.cumsum(0) - counts, counts, names)
+
+
+def _denoiser(cast: _Cast, scale: float, config: LearnConfig, told: Told | None) -> tuple[WDAE | None, str]:
+    """A trained denoiser, or the reason why there is none."""
+    if config.kind == "none":
+        return None, "none, as asked for"
+    several = (cast.train.counts >= 2).nonzero()[:, 0]
+    if len(several) < FEWEST_CLASSES:
+        return None, (
+            f"none: {len(several)} base classes have 2 or more images, {FEWEST_CLASSES} are needed; added"
+            " classes keep their initial estimate"
+        )
+    pool = _pick(cast.train, several)
+    fewest = int(pool.counts.min())
+    shots = tuple(k for k in config.shots if k < fewest) or (1,)
+    recipe = MetaRecipe(
+        seed=derive_seed(config.seed, "denoiser"),
+        device="cpu",
+        precision="float32",
+        denoiser=DenoiserConfig(
+            kind=config.kind,
+            hidden=config.hidden,
+            layers=config.layers,
+            dropout=config.dropout,
+            neighbours=config.neighbours,
+            inverse_temperature=config.inverse_temperature,
+        ),
+        training=TrainingConfig(
+            n_fake=max(1, min(20, round(0.3 * len(several)), len(several) - 2)),
+            shots=shots,
+            queries_per_novel=min(5, fewest - max(shots)),
+            noise=config.noise,
+            steps=config.steps,
+            episodes_per_step=max(1, min(8, 500 // len(several))),
+            validate_every=config.steps,
+            keep="last",
+        ),
+        evaluation=EvaluationConfig(),
+    )
+    small = FeatureBank.build(
+        pool.features,
+        pool.labels,
+        [str(i) for i in range(len(several))],
+        Part.BASE_TRAIN,
+        base_weights=cast.base[several],
+        cosine_scale=scale,
+    )
+    learner = train(recipe, small, told=told)
+    return as_method(learner, recipe), ""
+
+
+def held_out_parts(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Part codes ``[M]``: of each class a share of its images, drawn at random, is held out.
+
+    A class with fewer than 4 images keeps them all to learn from.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "held out"))
+    keys = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+    order = (labels.double() + keys).argsort()  # class after class, in random order within each
+    counts = torch.bincount(labels)
+    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
+    n_held = torch.where(counts >= 4, (share * counts).round().long().clamp(max=counts - 1), 0)
+    parts = torch.full((len(labels),), Part.BASE_TRAIN.code, dtype=torch.uint8)
+    parts[order[rank < n_held[labels[order]]]] = Part.BASE_HELD_OUT.code
+    return parts

@@ -1,0 +1,69 @@
+"""Names of classes: what may be one, and how one is shown."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from wdae.bank.checks import class_hint
+from wdae.errors import ModelError
+
+LONGEST = 200
+"""Letters of a name; file systems and tables take no more."""
+
+_SEPARATORS = ("/", "\\")
+
+
+def check_name(name: str, separators: bool = False) -> str:
+    """The name itself where it may be a class's, in Unicode's composed form; an error says why not.
+
+    Separators of paths, control characters and over-long names are refused: names become labels in exports,
+    lines of output and, in some programs, names of files. ``separators`` lets those of paths pass, for a
+    model whose base classes have them.
+
+    >>> check_name("okapi")
+    'okapi'
+    >>> check_name("a/b")
+    Traceback (most recent call last):
+    ...
+    wdae.errors.ModelError: class name 'a/b' contains '/', which separates folders; use another letter
+    """
+    if not isinstance(name, str):
+        raise ModelError(f"a class name is text, got {name!r} ({type(name).__name__})")
+    composed = unicodedata.normalize("NFC", name)
+    shown = shorten(composed)
+    if not composed.strip():
+        raise ModelError(f"class name {shown!r} is empty; give a name of at least 1 letter")
+    if len(composed) > LONGEST:
+        raise ModelError(f"class name {shown!r} has {len(composed)} letters; at most {LONGEST} are accepted")
+    odd = [letter for letter in composed if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")]
+    if odd:
+        raise ModelError(f"class name {shown!r} contains the control character {odd[0]!r}; leave it out")
+    found = has_separator(composed)
+    if found and not separators:
+        raise ModelError(
+            f"class name {shown!r} contains {found!r}, which separates folders; use another letter"
+        )
+    if composed in (".", ".."):
+        raise ModelError(f"class name {shown!r} means a folder; use another name")
+    return composed
+
+
+def has_separator(name: str) -> str:
+    """The first separator of paths in a name, or nothing."""
+    return next((letter for letter in _SEPARATORS if letter in name), "")
+
+
+def shorten(name: str, longest: int = 60) -> str:
+    """A name fit for a message or a table.
+
+    >>> shorten("a" * 100, 9)
+    'aaaaaaaa…'
+    """
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> ModelError:
+    """The error for names that are no class of ``what``."""
+    first = next(iter(asked))
+    return ModelError(f"no {what} is called {shorten(first)!r}{class_hint(first, list(known))}")
