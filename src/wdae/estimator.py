@@ -38,6 +38,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         shots: numbers of shots it is trained and calibrated for; any number can be added.
         held_out: share of each base class kept to calibrate on.
         refine_base: let base weights move too when classes are added, as in the paper.
+        novel_share: share of the vectors to classify that is expected to be of added classes; less favours
+            base classes.
         max_classes: base classes that take part in training the denoiser; more are drawn from.
         false_alarm_rate: share of base vectors that :meth:`is_unknown` may call unknown.
         random_state: every random choice follows from it.
@@ -68,6 +70,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         shots: tuple[int, ...] = (1, 2, 5),
         held_out: float = 0.2,
         refine_base: bool = False,
+        novel_share: float = 0.5,
         max_classes: int = 1000,
         false_alarm_rate: float = 0.05,
         random_state: Any = 0,
@@ -78,6 +81,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.shots = shots
         self.held_out = held_out
         self.refine_base = refine_base
+        self.novel_share = novel_share
         self.max_classes = max_classes
         self.false_alarm_rate = false_alarm_rate
         self.random_state = random_state
@@ -111,14 +115,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             base_weights=base_weights,
             cosine_scale=base_scale,
         )
-        return self._take(learn(bank, config, info={_LABELS: kind_of(classes)}))
+        return self._take(learn(bank, config, info=self._info(kind_of(classes))))
 
     @classmethod
     def from_bank(cls, bank: FeatureBank, **options: Any) -> Self:
         """Learn from the base parts of a feature bank, its weights and, to calibrate, validation classes."""
         self = cls(**options)
         self.n_features_in_ = bank.dim
-        return self._take(learn(bank, self._config(), info={_LABELS: "text", "bank": bank.info}))
+        return self._take(learn(bank, self._config(), info=self._info("text") | {"bank": bank.info}))
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
@@ -126,7 +130,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         from wdae.model.store import load
 
         model = load(path)
-        self = cls(**(model.ground.info.get("estimator", {}) | options))
+        kept = model.ground.info.get("estimator", {})
+        known = {key: value for key, value in kept.items() if key in cls._get_param_names()}
+        if "shots" in known:
+            known["shots"] = tuple(known["shots"])
+        self = cls(**(known | options))
         self.n_features_in_ = model.ground.dim
         return self._take(model)
 
@@ -154,9 +162,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 "shots": list(self.shots),
                 "held_out": self.held_out,
                 "refine_base": self.refine_base,
+                "novel_share": self.novel_share,
                 "max_classes": self.max_classes,
             },
         )
+
+    def _info(self, kind: str) -> dict[str, Any]:
+        """What a model keeps for the estimator that comes to load it."""
+        options = self.get_params() | {"shots": list(self.shots)}
+        if not isinstance(self.random_state, int):
+            options.pop("random_state")
+        return {_LABELS: kind, "estimator": options}
 
     def _take(self, model: Model) -> Self:
         self.model_ = model
@@ -234,7 +250,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class of each vector."""
         features = self._checked(X)
-        _, best = self.model_.head.best(features)
+        best = self.model_.head.best(features)
         return like(self.classes_[best.numpy()], X)
 
     def is_unknown(self, X: Any, false_alarm_rate: float | None = None) -> Any:
@@ -244,11 +260,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             false_alarm_rate: the share of base vectors that may be called unknown wrongly; that of the
                 constructor by default.
         """
-        features = self._checked(X)
-        best, _ = self.model_.head.best(features)
+        familiarity = self.model_.head.familiarity(self._scores(X))
         rate = self.false_alarm_rate if false_alarm_rate is None else false_alarm_rate
         threshold = self.model_.ground.calibration.threshold(rate)
-        return like((best < threshold).numpy(), X)
+        return like((familiarity < threshold).numpy(), X)
 
 
 def _narrow(rows: Array) -> Array:

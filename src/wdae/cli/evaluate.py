@@ -14,7 +14,7 @@ app = App(name="evaluate", help="Measure methods on novel and base classes, on t
 def evaluate(
     methods: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     *,
-    bank: Path,
+    bank: Path | None = None,
     protocol: Literal["few-way", "all-way"] = "few-way",
     shots: Annotated[tuple[int, ...], Parameter(negative=(), consume_multiple=True)] = (1, 5),
     ways: int = 5,
@@ -35,7 +35,9 @@ def evaluate(
     Parameters
     ----------
     methods
-        Run folders, model files (model.safetensors), or names of methods without parameters.
+        Run folders, model files (model.safetensors), or names of methods without parameters. Without
+        --bank: a model of wdae learn and a folder of labelled pictures, for a table per class, the
+        confusion matrix, and base accuracy before and after classes were added.
     bank
         The feature bank to draw episodes from.
     protocol
@@ -61,6 +63,11 @@ def evaluate(
     csv
         Print CSV.
     """
+    if bank is None:
+        from wdae.cli.evaluate_model import evaluate_model
+
+        evaluate_model(methods, output=output, json=json, csv=csv)
+        return
     from rich.console import Console
 
     from wdae.bank import FeatureBank

@@ -14,11 +14,13 @@ def gains_table(
     table: ResultTable, baseline: str, metrics: tuple[str, ...] = ("novel", "base", "all")
 ) -> Table:
     """Paired gains over a method, in points, with 95 % intervals; bold where they exclude zero."""
+    from rich import box
     from rich.table import Table
 
-    view = Table(title=f"Gain over {baseline}, points (paired, ± 95 % interval)")
+    title = f"Gain over {baseline}, points (paired, ± 95 % interval)"
+    view = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     view.add_column("method", no_wrap=True)
-    view.add_column("shot", justify="right")
+    view.add_column("shots", justify="right")
     shown = [m for m in metrics if table.gains(baseline, m)]
     for metric in shown:
         view.add_column(metric, justify="right", no_wrap=True)
@@ -31,5 +33,5 @@ def gains_table(
             gain = gains[metric].get((result.method, result.n_shot))
             text = "" if gain is None else gain.percent(signed=True)
             row.append(f"[bold]{text}[/bold]" if gain is not None and gain.excludes_zero else text)
-        view.add_row(result.method, str(result.n_shot), *row)
+        view.add_row(result.label, str(result.n_shot), *row)
     return view

@@ -87,7 +87,7 @@ def _results(table: ResultTable) -> list[str]:
         part = ResultTable(tuple(group))
         head = ["method", "shots", *(title(m) for m in part.metrics)]
         rows = [
-            [r.method, str(r.n_shot), *(str(r.metrics[m]) if m in r.metrics else "" for m in part.metrics)]
+            [r.label, str(r.n_shot), *(str(r.metrics[m]) if m in r.metrics else "" for m in part.metrics)]
             for r in sorted(group, key=lambda r: (r.n_shot, r.method))
         ]
         episodes = " or ".join(sorted({f"{r.n_episodes:,}" for r in group}))
@@ -104,7 +104,7 @@ def _gains(table: ResultTable, baseline: str) -> list[str]:
     rows: dict[tuple[Any, ...], dict[str, tuple[str, str]]] = {}
     for metric in metrics:
         for result, gain in table.gains(baseline, metric):
-            key = (result.protocol, result.n_way, result.n_shot, result.method, result.seed)
+            key = (result.protocol, result.n_way, result.n_shot, result.label, result.seed)
             mark = "" if not gain.excludes_zero else "gain" if gain.mean > 0 else "loss"
             rows.setdefault(key, {})[metric] = (gain.percent(signed=True), mark)
     if not rows:

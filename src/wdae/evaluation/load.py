@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from wdae.errors import ModelError, nearest
-from wdae.methods import Method, make, names
-from wdae.methods.wdae_file import load_wdae
+from wdae.methods import Method, is_learned, make, names
+from wdae.methods.saved import load_method
 
 
 def load_methods(words: Sequence[str], device: torch.device, dtype: torch.dtype) -> list[Method]:
@@ -22,14 +22,19 @@ def load_methods(words: Sequence[str], device: torch.device, dtype: torch.dtype)
             if not path.exists():
                 raise ModelError(f"{word} holds no model.safetensors; give a run that was trained to its end")
         if path.is_file():
-            methods.append(load_wdae(path, device, dtype))
+            methods.append(load_method(path, device, dtype))
         elif word in names():
-            if word.startswith("wdae"):
-                raise ModelError(f"{word} must be trained first: wdae train ...; then give its run folder")
+            if is_learned(word):
+                how = "" if word.startswith("wdae") else f" --method {word}"
+                raise ModelError(
+                    f"{word} must be trained first: wdae train{how} ..., then give its run folder; "
+                    "or use wdae compare, which trains what it compares"
+                )
             if word != "initial-estimate":
                 methods.append(make(word))
         else:
-            raise ModelError(f"{word!r} is no run folder, model file or method{nearest(word, names())}")
+            hint = nearest(word, names())
+            raise ModelError(f"{word!r} is no run folder, model file or method{hint} (see wdae methods)")
     return _distinct(methods)
 
 

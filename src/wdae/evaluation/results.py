@@ -123,6 +123,11 @@ class Result:
         return re.sub(r"[^a-zA-Z0-9.-]+", "-", words)
 
     @property
+    def label(self) -> str:
+        """The method's name as tables show it: marked where queries inform each other."""
+        return f"{self.method} (transductive)" if self.info.get("transductive") else self.method
+
+    @property
     def episodes(self) -> dict[str, Any]:
         """What determines the episodes: two results that agree in it can be paired."""
         return {key: getattr(self, key) for key in _EPISODES} | {"part": self.info.get("part")}

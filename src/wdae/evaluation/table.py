@@ -74,7 +74,7 @@ class ResultTable:
             metrics = [m for m in self.metrics if m.removesuffix("_top5") in self._shown]
         head = ["method", "episodes", *(title(m) for m in metrics)]
         body = [
-            [r.method, f"{r.n_way}-way {r.n_shot}-shot"]
+            [r.label, f"{r.n_way}-way {r.n_shot}-shot"]
             + [str(r.metrics[m]) if m in r.metrics else "" for m in metrics]
             for r in self.results
         ]
@@ -87,15 +87,24 @@ class ResultTable:
         return {"novel", "base", "all", "harmonic"} | prior
 
     def rich(self, caption: str | None = None) -> Table:
-        """The table for a terminal; print it with ``rich.print``."""
+        """The table for a terminal; it fits 80 columns. Print it with ``rich.print``."""
+        from rich import box
         from rich.table import Table
 
         head, body = self.cells()
-        table = Table(title="Accuracy, % (mean ± 95 % interval over episodes)", caption=caption)
+        heading = "Accuracy, % (mean ± 95 % interval over episodes)"
+        ways = {result.n_way for result in self.results}
+        if len(ways) == 1:  # then the number of shots says it all
+            heading = f"{ways.pop()}-way accuracy, % (mean ± 95 % interval over episodes)"
+            head[1] = "shots"
+            for row, result in zip(body, self.results, strict=True):
+                row[1] = str(result.n_shot)
+        table = Table(title=heading, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(head):
-            table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
-        for row in body:
-            table.add_row(*row)
+            table.add_column(name, justify="right" if i else "left", no_wrap=i != 1)
+        for i, row in enumerate(body):
+            last_of_group = i + 1 < len(body) and body[i + 1][1] != row[1]
+            table.add_row(*row, end_section=last_of_group)
         return table
 
     def csv(self) -> str:

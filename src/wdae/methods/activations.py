@@ -8,22 +8,23 @@ import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import WithClassMeans
+from wdae.methods.learned import LearnedMethod
 from wdae.nn.maps import identity_map, masked_mean
 
 
-class Activations(WithClassMeans):
+class Activations(LearnedMethod):
     """Qiao et al. 2018, "Few-shot image recognition by predicting parameters from activations".
 
-    One map φ turns the mean activation of a class, base or novel, into its weight; it is learned by
-    classifying images among all classes (section 3).
+    A map φ turns the mean activation of a class into its weight; it is learned by classifying images among
+    all classes (section 3).
 
-    Departures: φ is linear and starts at the identity; weights are compared by scaled cosine rather than by
-    inner product. The paper's draws of single activations in place of means are the 1-shot episodes.
+    Departures: φ is linear and starts at the identity; base classes keep their learned weights, where the
+    paper predicts these too; scores are scaled cosines, not inner
+    products. The paper's draws of single activations in place of means are the 1-shot episodes.
     """
 
     name = "activations"
-    about: ClassVar[str] = "one map from mean activations to weights, for base and novel classes"
+    about: ClassVar[str] = "a learned map from mean activations to weights"
     paper: ClassVar[str] = "Qiao 2018"
     training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
 
@@ -38,5 +39,5 @@ class Activations(WithClassMeans):
     ) -> Scorer:
         """Cosine with the predicted weights."""
         novel: Tensor = self.predict(masked_mean(support.features, support.mask))
-        known = self.predict(self.means_of(base)) if joint else None
+        known = base.weights if joint else None
         return WeightScorer(novel, known, self.scale)

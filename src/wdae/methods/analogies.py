@@ -11,7 +11,7 @@ from torch import Tensor
 from wdae.bank import ClassSet
 from wdae.errors import EpisodeError
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.hallucinate import grow, per_shot
+from wdae.methods.hallucinate import grow, most_per_shot
 from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
 from wdae.methods.logistic import fit_logistic
 from wdae.nn.cosine import cosine_scores, unit
@@ -89,11 +89,12 @@ class LogisticRegressionH(LearnedMethod):
     ) -> Scorer:
         """Logistic regression on shots and what is made of them."""
         x = unit(support.features).unsqueeze(3)  # [E, n, K, 1, D]
-        pairs = self.pairs[: per_shot(self.wanted, x.shape[2])]  # [T, 2, D]
+        pairs = self.pairs[: most_per_shot(support, self.wanted)]  # [T, 2, D]
         E, n, K, _, D = x.shape
         shape = (E, n, K, len(pairs), D)
         made = self.make(x.expand(shape), pairs[:, 0].expand(shape), pairs[:, 1].expand(shape))
-        return fit_logistic(grow(support, made), base.weights if joint else None, self.strength)
+        grown = grow(support, made, self.wanted)
+        return fit_logistic(grown, base.weights if joint else None, self.strength)
 
     def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
         """Analogies between the first two fake novel classes of each episode, for all pairs of the first."""

@@ -116,6 +116,7 @@ class Method(ABC):
         transductive: whether queries of an episode inform each other.
         ordered: whether the order of the support examples matters.
         training_defaults: recipe keys in which its meta-training differs from the defaults (learned methods).
+        training_length: how many times as many steps it needs as methods that start next to nearest mean.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Method(ABC):
     transductive: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
     training_defaults: ClassVar[Mapping[str, Any]] = {}
+    training_length: ClassVar[int] = 1
 
     @abstractmethod
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:

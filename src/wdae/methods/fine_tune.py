@@ -11,7 +11,7 @@ from wdae.errors import ModelError
 from wdae.generate import novel_estimate
 from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
 from wdae.methods.examples import examples_of
-from wdae.nn.cosine import cosine_scores
+from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.descent import descend, support_loss
 from wdae.nn.precision import full_precision
 
@@ -47,14 +47,15 @@ class FineTune(Method):
         known = base.weights if joint else None
         examples = examples_of(support)
         with full_precision(support.features):
+            shots, targets = unit(examples.features.float()), examples.targets
             start = novel_estimate(support.features.float(), support.mask)
-            E = start.shape[0]
+            fixed = None if known is None else cosine_scores(shots, known, base.scale)  # [E, M, N]
+            if fixed is not None:
+                targets = torch.nn.functional.pad(targets, (fixed.shape[-1], 0))
 
             def loss(novel: Tensor) -> Tensor:
-                weights = novel if known is None else torch.cat([known.expand(E, -1, -1), novel], dim=1)
-                scores = cosine_scores(examples.features.float(), weights, base.scale)
-                hidden = 0 if known is None else known.shape[-2]
-                targets = torch.nn.functional.pad(examples.targets, (hidden, 0))
+                scores = base.scale * shots @ unit(novel).transpose(-1, -2)
+                scores = scores if fixed is None else torch.cat([fixed, scores], dim=-1)
                 return support_loss(scores, targets, examples.weight)
 
             (novel,) = descend(loss, [start], [self.rate] * self.n_steps)

@@ -147,27 +147,6 @@ class LearnedMethod(Method, nn.Module):
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
 
-class WithClassMeans(LearnedMethod):
-    """A learned method that also knows the mean of each base class's base-train features."""
-
-    class_means: Tensor
-
-    def __init__(self, dim: int, n_base: int, scale: float = 10.0) -> None:
-        super().__init__(dim, n_base, scale)
-        self.register_buffer("class_means", torch.zeros(n_base, dim))
-
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
-        """The means, of unit-length features, not normalised again."""
-        sums = torch.zeros_like(self.class_means, device=pool.device)
-        sums.index_add_(0, pool.labels, pool.features.to(sums.dtype))
-        self.class_means.copy_(sums / pool.counts.clamp(min=1).unsqueeze(-1))
-
-    def means_of(self, base: BaseClasses) -> Tensor:
-        """Means of the classes that play base: ``[N, D]``, or ``[E, N, D]`` in training."""
-        self.check_n_base(base)
-        return self.class_means if base.classes is None else self.class_means[base.classes]
-
-
 def episode_inputs(batch: TrainingBatch) -> tuple[Support, BaseClasses]:
     """A training batch as what :meth:`LearnedMethod.learn` takes (which has a scale of its own)."""
     return Support(batch.support, batch.support_mask), BaseClasses(batch.base, classes=batch.base_classes)

@@ -63,8 +63,8 @@ class Leo(LearnedMethod):
         with torch.no_grad():
             self.decode.weight.zero_()
             self.decode.weight[:dim] = self.encode.weight.T * (latent / dim)
-        self.log_rate = nn.Parameter(torch.tensor(0.1).log())
-        self.log_fine_rate = nn.Parameter(torch.tensor(0.01).log())
+        self.log_rate = nn.Parameter(torch.tensor(1.0 / scale**2).log())
+        self.log_fine_rate = nn.Parameter(torch.tensor(0.1 / scale**2).log())
         self.log_spread = nn.Parameter(torch.tensor([-3.0, -4.0]))  # of codes and of weights, at the start
 
     def learn(

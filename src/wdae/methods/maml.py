@@ -29,7 +29,7 @@ class Maml(LearnedMethod):
 
     Args:
         n_steps: inner steps.
-        rate: their size at the start.
+        rate: their size at the start, in units of 1/γ² (gradients and scores both grow with γ).
     """
 
     name = "maml"
@@ -46,12 +46,12 @@ class Maml(LearnedMethod):
         scale: float = 10.0,
         generator: torch.Generator | None = None,
         n_steps: int = 5,
-        rate: float = 0.1,
+        rate: float = 4.0,
     ) -> None:
         super().__init__(dim, n_base, scale)
         self.embed = identity_map(dim)
         self.gain = nn.Parameter(torch.ones(dim))
-        self.log_rates = nn.Parameter(torch.full((n_steps,), rate).log())
+        self.log_rates = nn.Parameter(torch.full((n_steps,), rate / scale**2).log())
 
     def learn(
         self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None

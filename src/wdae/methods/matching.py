@@ -9,13 +9,13 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
-from wdae.methods.learned import WithClassMeans
+from wdae.methods.learned import LearnedMethod
 from wdae.nn.context import SetContext
-from wdae.nn.cosine import cosine_scores
+from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.maps import identity_map
 
 
-class Matching(WithClassMeans):
+class Matching(LearnedMethod):
     """Vinyals et al. 2016, "Matching networks for one shot learning", eq. 1, 2 and appendix A.
 
     A query's label is the mean of the examples' labels, weighed by a softmax of cosines.
@@ -23,7 +23,8 @@ class Matching(WithClassMeans):
     Departures: embeddings are a linear map on frozen features, started at the identity; the cosines are
     multiplied by a learned scale; of the two full-context embeddings only that of the query (f) is kept, as
     that of the support (g) depends on the order of the examples; attention is divided by a class's number of
-    examples, which changes nothing where all classes have as many. A base class is one example, its mean.
+    examples, which changes nothing where all classes have as many. A base class is one example, its learned
+    weight.
     """
 
     name = "matching"
@@ -48,7 +49,7 @@ class Matching(WithClassMeans):
         self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
     ) -> Scorer:
         """Log-probability of each class: a soft maximum over its examples."""
-        examples = examples_of(support, self.means_of(base) if joint else None)
+        examples = examples_of(support, unit(base.weights) if joint else None)
         keys = self.embed(examples.features)  # [E, M, D]
         real = examples.weight > 0
 

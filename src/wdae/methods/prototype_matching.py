@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.hallucinate import grow, per_shot
-from wdae.methods.learned import WithClassMeans
+from wdae.methods.hallucinate import grow, most_per_shot
+from wdae.methods.learned import LearnedMethod
 from wdae.nn.context import SetContext
 from wdae.nn.cosine import unit
 from wdae.nn.maps import masked_mean, mlp
 
 
-class PrototypeMatchingH(WithClassMeans):
+class PrototypeMatchingH(LearnedMethod):
     """Wang et al. 2018, "Low-shot learning from imaginary data", sections 4.2 and 4.3.
 
     A hallucinator G(x, noise) makes up examples, and is trained end to end with what classifies by them:
@@ -25,7 +25,7 @@ class PrototypeMatchingH(WithClassMeans):
     Departures: the contextual embedding of the training set (a bidirectional LSTM) is left out, as it depends
     on the order of the classes; G is residual, its last layer zero at the start, where the authors start
     from identity blocks; all shots of an episode share their noise, so that order does not matter, and at
-    test time the noise is drawn once and kept. A base class is the mean of its base-train images.
+    test time the noise is drawn once and kept. A base class is its learned weight.
 
     Args:
         wanted: examples a class should have, made-up ones included.
@@ -68,13 +68,12 @@ class PrototypeMatchingH(WithClassMeans):
         """Prototypes of real and made-up shots; queries in view of them."""
         shots = unit(support.features)
         # At least one example a shot is made up, so that training with many shots reaches G as well.
-        count = max(1, per_shot(self.wanted, shots.shape[2]))
-        noise = self.noise[:count]
+        noise = self.noise[: most_per_shot(support, self.wanted, least=1)]
         if self.training:
             noise = torch.randn(noise.shape, device=noise.device, generator=generator)
-        grown = grow(Support(shots, support.mask), self.make(shots, noise))
+        grown = grow(Support(shots, support.mask), self.make(shots, noise), self.wanted, least=1)
         novel = masked_mean(grown.features, grown.mask)  # [E, n, D]
-        known = self.means_of(base) if joint else None
+        known = base.weights if joint else None
         seen = novel if known is None else torch.cat([known.expand(len(novel), -1, -1), novel], dim=1)
         scorer = WeightScorer(novel, known, self.scale)
         return lambda queries: scorer(self.context(unit(queries), unit(seen)))

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer
-from wdae.methods.learned import WithClassMeans
+from wdae.methods.learned import LearnedMethod
+from wdae.nn.cosine import unit
 from wdae.nn.maps import identity_map, masked_mean
 
 
-class Prototypical(WithClassMeans):
+class Prototypical(LearnedMethod):
     """Snell, Swersky, Zemel 2017, "Prototypical networks for few-shot learning", eq. 1 and 2.
 
     Departures: the embedding is a linear map on frozen features, started at the identity; distances of
     unit-length features are small, so a learned scale stands before them (γ/2 at the start). Base classes,
-    which the paper has none of, have the mean of their base-train images as prototype.
+    which the paper has none of, have their learned weight, at unit length, as prototype.
     """
 
     name = "prototypical"
@@ -38,7 +39,7 @@ class Prototypical(WithClassMeans):
         """Prototypes as a linear classifier: ``−‖f − p‖²/2`` is ``f·p − ‖p‖²/2`` but for a common term."""
         prototypes: Tensor = self.embed(masked_mean(support.features, support.mask))  # [E, n, D]
         if joint:
-            known = self.embed(self.means_of(base)).expand(prototypes.shape[0], -1, -1)
+            known = self.embed(unit(base.weights)).expand(prototypes.shape[0], -1, -1)
             prototypes = torch.cat([known, prototypes], dim=1)
         bias = -prototypes.square().sum(-1) / 2
         scorer = LinearScorer(prototypes, bias, self.scale)

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import torch
 
 from wdae.errors import ModelError
-from wdae.methods.base import BaseClasses, Scorer, Support
+from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.examples import LinearScorer, examples_of
 from wdae.methods.learned import LearnedMethod
-from wdae.nn.cosine import unit
 from wdae.nn.maps import identity_map
 from wdae.nn.ridge import ridge
 
@@ -23,7 +22,7 @@ class R2D2(LearnedMethod):
 
     Departures: the embedding is a linear map on frozen features, started at the identity; the paper's β is
     left out, as adding the same number to all scores changes neither loss nor decision. With base classes
-    asked for, each enters the regression as one example, its learned weight.
+    asked for, the solved rows stand beside the embedded base weights in a cosine classifier.
 
     Args:
         penalty: λ, where it starts; 0 or more.
@@ -55,10 +54,12 @@ class R2D2(LearnedMethod):
     def learn(
         self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
     ) -> Scorer:
-        """Solve for the weights of all classes."""
-        examples = examples_of(support, unit(base.weights) if joint else None)
+        """Solve for the weights of the novel classes."""
+        examples = examples_of(support)
         weights = ridge(
             self.embed(examples.features), examples.targets, self.log_penalty.exp(), examples.weight
         )
-        scorer = LinearScorer(weights, None, self.scale)
+        scorer: Scorer = LinearScorer(weights, None, self.scale)
+        if joint:
+            scorer = WeightScorer(weights, self.embed(base.weights), self.scale)
         return lambda queries: scorer(self.embed(queries))

@@ -28,7 +28,13 @@ class Relation(LearnedMethod):
     about: ClassVar[str] = "a network compares query and class, on top of their cosine"
     paper: ClassVar[str] = "Sung 2018"
     joint: ClassVar[bool] = False
-    training_defaults: ClassVar[dict[str, Any]] = {"n_fake": 5, "queries_per_novel": 10, "shots": (1, 5)}
+    training_defaults: ClassVar[dict[str, Any]] = {
+        "n_fake": 5,
+        "queries_per_novel": 10,
+        "shots": (1, 5),
+        "optimiser": "adam",
+        "learning_rate": 3e-4,
+    }
 
     def __init__(
         self,

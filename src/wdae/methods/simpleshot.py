@@ -9,19 +9,19 @@ from torch import Tensor
 
 from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import WithClassMeans
+from wdae.methods.learned import LearnedMethod
 from wdae.nn.cosine import unit
 from wdae.nn.maps import masked_mean
 
 
-class SimpleShot(WithClassMeans):
+class SimpleShot(LearnedMethod):
     """Wang et al. 2019, "SimpleShot: revisiting nearest-neighbor classification ..." (its CL2N).
 
     Features lose the mean of all base-train features and are brought to unit length; classes are the means
     of what results. Nothing is learned but that mean.
 
     Departures: scores are scaled cosines with the class means where the paper takes Euclidean distances to
-    them. Base classes are the centred means of their base-train images.
+    them. Base classes are their learned weights, at unit length and centred.
     """
 
     name = "simpleshot"
@@ -37,8 +37,7 @@ class SimpleShot(WithClassMeans):
         self.register_buffer("centre", torch.zeros(dim))
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
-        """The mean of all base-train features, and of each class's."""
-        super().prepare(pool, generator)
+        """The mean of all base-train features."""
         self.centre.copy_(pool.features.float().mean(0))
 
     def learn(
@@ -46,6 +45,6 @@ class SimpleShot(WithClassMeans):
     ) -> Scorer:
         """Cosine with class means, all centred."""
         novel = masked_mean(unit(support.features - self.centre), support.mask)
-        known = self.means_of(base) - self.centre if joint else None
+        known = unit(base.weights) - self.centre if joint else None
         scorer = WeightScorer(novel, known, self.scale)
         return lambda queries: scorer(queries - self.centre)

@@ -52,6 +52,7 @@ class Attention(nn.Module):
     def __init__(self, size: int, keys: int, values: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.query, self.key = (linear(size, keys, generator) for _ in range(2))
+        self.key.load_state_dict(self.query.state_dict())  # attention begins as similarity
         self.value = linear(size, values, generator)
 
     def forward(self, state: State) -> State:
@@ -83,7 +84,8 @@ class Snail(LearnedMethod):
     examples (all first shots, then all second ones, ...) and knows a fixed number of classes.
 
     Departures: frozen features through a linear map take the place of the convolutional embedding; sizes are
-    smaller; unequal numbers of shots are padded in front, as the causal convolutions pad.
+    smaller; keys of the attention start equal to its queries; unequal numbers of shots are padded in front,
+    as the causal convolutions pad.
 
     Args:
         n_way: the largest number of novel classes.
@@ -96,6 +98,7 @@ class Snail(LearnedMethod):
     paper: ClassVar[str] = "Mishra 2018"
     joint: ClassVar[bool] = False
     ordered: ClassVar[bool] = True
+    training_length: ClassVar[int] = 3
     training_defaults: ClassVar[dict[str, Any]] = {
         "n_fake": 5,
         "queries_per_novel": 10,
@@ -140,7 +143,7 @@ class Snail(LearnedMethod):
             raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
         rows = examples_of(support)
         labels = F.pad(rows.targets, (0, self.n_way - n))
-        sequence = torch.cat([self.embed(unit(rows.features)), labels], dim=-1)
+        sequence = torch.cat([self._embed(rows.features), labels], dim=-1)
         mask = rows.weight > 0
         # First all first shots, then all second ones; padding before everything.
         shot = torch.arange(K, device=mask.device).repeat(n).expand_as(mask)
@@ -149,8 +152,13 @@ class Snail(LearnedMethod):
         sequence = sequence.gather(1, order.unsqueeze(-1).expand_as(sequence)) * mask.unsqueeze(-1)
 
         def scorer(queries: Tensor) -> Tensor:
-            last = F.pad(self.embed(unit(queries)), (0, self.n_way))
+            last = F.pad(self._embed(queries), (0, self.n_way))
             scores: Tensor = self.classify(self.blocks((sequence, last, mask))[1])
             return scores[..., :n]
 
         return scorer
+
+    def _embed(self, features: Tensor) -> Tensor:
+        """Entries of about unit size, like those of the labels beside them."""
+        embedded: Tensor = self.embed(unit(features))
+        return embedded * math.sqrt(embedded.shape[-1])

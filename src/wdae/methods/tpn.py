@@ -35,7 +35,8 @@ class Propagation(LearnedMethod):
     k nearest kept; labels spread over it in closed form. Queries inform each other: transductive.
 
     Departures: a linear map on frozen features, started at the identity, takes the place of the convolutions;
-    σ starts at 1/√γ for all; scores are log F*, rows summing to one, not F* itself, which ranks the same.
+    1/σ² starts at 8 for all; scores are log F*, rows summing to one, not F* itself, which ranks the same;
+    α is 0.5, as with 0.99 and frozen features the classes whose shots have many neighbours take all queries.
 
     Args:
         n_neighbours: k (20 in the paper).
@@ -56,10 +57,10 @@ class Propagation(LearnedMethod):
         scale: float = 10.0,
         generator: torch.Generator | None = None,
         n_neighbours: int = 20,
-        spread: float = 0.99,
+        spread: float = 0.5,
         hidden: int = 32,
     ) -> None:
-        super().__init__(dim, n_base, scale)
+        super().__init__(dim, n_base, 8.0)  # 1/σ², not a scale of scores
         self.n_neighbours, self.spread = n_neighbours, spread
         self.embed = identity_map(dim)
         self.log_sigma = mlp([dim, hidden, 1], generator, zero_last=True)

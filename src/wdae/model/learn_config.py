@@ -36,6 +36,8 @@ class LearnConfig(Config):
     """Of the softmax over a class's neighbours."""
     refine_base: bool = False
     """Let base weights move too when classes are added, as in the paper; off, they stay as learned."""
+    novel_share: float = Field(0.5, gt=0, lt=1)
+    """Share of the pictures to classify that are expected to be of added classes; less favours base ones."""
     max_classes: int = Field(1000, ge=5)
     """Base classes that take part in training and calibration; more are drawn from at random."""
     calibration_episodes: int = Field(120, ge=10)

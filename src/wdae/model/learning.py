@@ -16,7 +16,7 @@ from wdae.model.base_weights import learn_weights
 from wdae.model.ground import Ground
 from wdae.model.learn_config import LearnConfig
 from wdae.model.model import Model
-from wdae.model.rehearse import Rehearsal, calibrate
+from wdae.model.rehearse import Stage, calibrate
 from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
 from wdae.nn.incremental import BaseState
@@ -24,8 +24,8 @@ from wdae.randomness import derive_seed
 from wdae.train.meta import as_method, train
 from wdae.train.meta_config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
 
-FEWEST_CLASSES = 5
-"""Base classes with at least 2 images that a denoiser is trained on; with fewer there is none."""
+FEWEST_CLASSES = 10
+"""Base classes that a denoiser is trained on, beside those it is rehearsed with; with fewer there is none."""
 
 Told = Callable[..., None]
 
@@ -61,12 +61,23 @@ def learn(
         weights, scale = unit(bank.base_weights.float()), bank.cosine_scale or 10.0
     cast = _cast(bank, train_set, held_out, weights, config)
     method, why_not = _denoiser(cast, scale, config, told)
-    state = None
-    if method is not None:
-        state = BaseState(method.denoiser, cast.base, method.n_neighbours, method.inverse_temperature)
-    stage = Rehearsal(cast.base, cast.held_out, cast.pool, state, scale)
+    stages: list[Stage] = []
+    if held_out is not None and method is None and not bank.has(Part.VALIDATION):
+        stages = _rotation(train_set, held_out, weights, config)
+    elif cast.held_out is not None and cast.pool is not None:
+        state = None
+        if method is not None:
+            state = BaseState(method.denoiser, cast.base, method.n_neighbours, method.inverse_temperature)
+        stages = [Stage(cast.base, cast.held_out, cast.pool, state)]
     calibration, steps = calibrate(
-        stage, config.shots, config.calibration_episodes, derive_seed(config.seed, "rehearsal")
+        weights,
+        held_out,
+        scale,
+        stages,
+        config.shots,
+        config.calibration_episodes,
+        derive_seed(config.seed, "rehearsal"),
+        config.novel_share,
     )
     graph = None
     if method is not None:
@@ -75,7 +86,7 @@ def learn(
             graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     facts = {
         "denoiser": why_not or f"{config.kind}, trained on {len(cast.base)} classes",
-        "played_new": cast.played_new,
+        "played_new": sum(stage.pool.n_classes for stage in stages),
         "recipe": config.model_dump(mode="json"),
         **(info or {}),
     }
@@ -93,33 +104,45 @@ class _Cast:
     train: ClassSet
     held_out: ClassSet | None
     pool: ClassSet | None
-    played_new: str
 
 
 def _cast(
     bank: FeatureBank, train_set: ClassSet, held_out: ClassSet | None, weights: Tensor, config: LearnConfig
 ) -> _Cast:
-    generator = torch.Generator().manual_seed(derive_seed(config.seed, "cast"))
-    order = torch.randperm(train_set.n_classes, generator=generator)
-    pool, word = None, "none"
-    stays = order
+    order = _shuffled(train_set.n_classes, config.seed)
+    stays, pool = order, None
     if bank.has(Part.VALIDATION):
         pool = bank.select(Part.VALIDATION)
-        word = f"{pool.n_classes} validation classes"
-    else:
-        n_new = round(0.2 * len(order)) if len(order) >= FEWEST_CLASSES + 2 else 0
-        n_new = max(2, n_new) if n_new else 0
-        if n_new:
-            chosen = order[: min(n_new, config.max_classes // 2)].sort().values
-            stays = order[n_new:]
-            pool = _images_of(train_set, held_out, chosen, max(config.shots) + 1)
-            word = f"{len(chosen)} base classes" if pool is not None else "none"
-            stays = stays if pool is not None else order
+    elif config.kind != "none" and len(order) >= FEWEST_CLASSES + 2:
+        n_new = max(2, round(0.2 * len(order)))
+        chosen = order[: min(n_new, config.max_classes // 2)].sort().values
+        pool = _images_of(train_set, held_out, chosen, max(config.shots) + 1)
+        stays = order[n_new:] if pool is not None else order
     stays = stays[: config.max_classes].sort().values
     kept = _pick(held_out, stays) if held_out is not None else None
     if kept is not None and not len(kept.features):
         kept = None
-    return _Cast(weights[stays], _pick(train_set, stays), kept, pool, word)
+    return _Cast(weights[stays], _pick(train_set, stays), kept, pool)
+
+
+def _rotation(train_set: ClassSet, held_out: ClassSet, weights: Tensor, config: LearnConfig) -> list[Stage]:
+    """Without a denoiser every base class can play new in turn, a quarter of them at a time."""
+    order = _shuffled(train_set.n_classes, config.seed)[: config.max_classes]
+    if len(order) < 3:
+        return []
+    stages = []
+    for fold in order.chunk(4 if len(order) >= 4 else len(order)):
+        stays = order[~torch.isin(order, fold)].sort().values
+        pool = _images_of(train_set, held_out, fold.sort().values, max(config.shots) + 1)
+        kept = _pick(held_out, stays)
+        if pool is not None and len(kept.features):
+            stages.append(Stage(weights[stays], kept, pool))
+    return stages
+
+
+def _shuffled(n_classes: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derive_seed(seed, "cast"))
+    return torch.randperm(n_classes, generator=generator)
 
 
 def _images_of(
@@ -131,7 +154,7 @@ def _images_of(
     parts = [train_set] if held_out is None else [train_set, held_out]
     counts = torch.stack([part.counts[classes] for part in parts]).sum(0)
     classes = classes[counts >= 2]
-    if len(classes) < 2:
+    if not len(classes):
         return None
     groups = [torch.cat([part.of_class(c) for part in parts]) for c in classes.tolist()]
     sizes = torch.tensor([len(group) for group in groups])
@@ -152,10 +175,10 @@ def _denoiser(cast: _Cast, scale: float, config: LearnConfig, told: Told | None)
     if config.kind == "none":
         return None, "none, as asked for"
     several = (cast.train.counts >= 2).nonzero()[:, 0]
-    if len(several) < FEWEST_CLASSES:
+    if len(several) < FEWEST_CLASSES or cast.pool is None or cast.held_out is None:
         return None, (
-            f"none: {len(several)} base classes have 2 or more images, {FEWEST_CLASSES} are needed; added"
-            " classes keep their initial estimate"
+            f"none: {len(several)} base classes with 2 images or more; {FEWEST_CLASSES + 2} with at least 4"
+            " are needed. Added classes keep their initial estimate"
         )
     pool = _pick(cast.train, several)
     fewest = int(pool.counts.min())

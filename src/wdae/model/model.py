@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,7 +35,8 @@ class Head:
 
     Scores are ``unit(x) @ (gains · weights).T + offsets``; their softmax are the probabilities.
 
-    Shapes: weights ``[C, D]`` (unit rows), gains, offsets ``[C]``; novel is None without added classes.
+    Shapes: weights ``[C, D]`` (unit rows), gains, offsets ``[C]``; novel is None without added classes. The
+    offset of an added class includes ``prior``, how much likelier it is than a base class.
     """
 
     names: tuple[str, ...]
@@ -45,6 +46,7 @@ class Head:
     offsets: Tensor
     novel_names: tuple[str, ...] = ()
     novel: NovelWeights | None = None
+    prior: float = 0.0
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -65,10 +67,16 @@ class Head:
         """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
         return torch.cat(list(self.blocks(features)))
 
-    def best(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The highest score of each of the features, and its class: ``[M]``, ``[M]``."""
-        found = [scores.max(1) for scores in self.blocks(features)]
-        return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
+    def familiarity(self, scores: Tensor) -> Tensor:
+        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
+        best = scores[:, : self.n_base].amax(1)
+        if self.n_base < scores.shape[1]:
+            best = torch.maximum(best, scores[:, self.n_base :].amax(1) - self.prior)
+        return best
+
+    def best(self, features: Tensor) -> Tensor:
+        """The class of the highest score of each of the features, ``[M]``."""
+        return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
 
 
 class Model:
@@ -152,20 +160,24 @@ class Model:
         """The unit features of classes to add, under checked names; an error says what is wrong."""
         if not classes:
             raise ModelError("no classes to add; give at least one, with at least 1 example")
-        known = {*self._base_index, *self._state}
         checked: dict[str, Tensor] = {}
         for given, features in classes.items():
             name = given if given in self._base_index else check_name(given, self._separators)
             if name in checked:
                 raise ModelError(f"class {shorten(name)!r} is given twice")
             checked[name] = self._checked_features(name, features)
-        taken = [shorten(name) for name in checked if name in known]
-        if taken and not update:
+        if not update:
+            self.refuse_known(checked)
+        return checked
+
+    def refuse_known(self, names: Iterable[str]) -> None:
+        """Raise where one of the names is a class already."""
+        taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
+        if taken:
             raise ModelError(
-                f"class {', '.join(map(repr, taken))} exists already; to give it more examples use update"
+                f"class {', '.join(map(repr, taken[:5]))} exists already; to give it more examples use update"
                 " (--update), or choose another name"
             )
-        return checked
 
     def _checked_features(self, name: str, features: Tensor) -> Tensor:
         features = torch.as_tensor(features)
@@ -234,6 +246,7 @@ class Model:
         order = sorted(added)  # so that the order of adding cannot show, not even in the last digit
         groups = [torch.stack([e.feature for e in self.examples_of(name)]) for name in order]
         n_base, base, novel = len(ground.names), ground.weights, None
+        prior = ground.calibration.prior(n_base, len(added))
         weights, gains, offsets = base, torch.full((n_base,), ground.calibration.gain), torch.zeros(n_base)
         if groups:
             novel = ground.novel_weights(groups)
@@ -246,8 +259,8 @@ class Model:
             permutation = torch.tensor([place[name] for name in added])
             more, shift = ground.calibration.rows(novel.shots[permutation])
             weights = torch.cat([base, novel.final[permutation]])
-            gains, offsets = torch.cat([gains, more]), torch.cat([offsets, shift])
-        return Head(self.names, n_base, weights, gains, offsets, tuple(order), novel)
+            gains, offsets = torch.cat([gains, more]), torch.cat([offsets, shift + prior])
+        return Head(self.names, n_base, weights, gains, offsets, tuple(order), novel, prior)
 
     def scores(self, features: Tensor) -> Tensor:
         """Calibrated scores ``[M, C]`` of features ``[M, D]``; their softmax are probabilities."""

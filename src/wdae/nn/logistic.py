@@ -7,7 +7,8 @@ from torch import Tensor
 
 from wdae.nn.precision import full_precision
 
-_CHECK_EVERY = 20
+Pair = tuple[Tensor, Tensor]
+"""Coefficients of the examples ``[E, M, C]`` and biases ``[E, 1, C]``."""
 
 
 @torch.no_grad()
@@ -18,47 +19,87 @@ def logistic_regression(
     strength: float = 1.0,
     *,
     tolerance: float = 1e-5,
-    max_iterations: int = 3000,
+    max_newton: int = 15,
+    max_inner: int = 50,
 ) -> tuple[Tensor, Tensor]:
     """Minimise ``C Σ_i s_i CE(W x_i + b, y_i) + ½ ‖W‖²`` (b is not penalised), as scikit-learn does.
 
-    At every step ``W = Aᵀ X``, so all iterations run on the M × M products of the examples, whatever D is:
-    gradient steps with momentum, restarted for each problem whose momentum points uphill.
+    Newton's method, each step solved by conjugate gradients and halved where the loss would rise. At the
+    optimum ``W = Aᵀ X``, so everything runs on the M × M products G of the examples, whatever D is, with
+    lengths measured in the space of W.
 
     Args:
         features: ``[E, M, D]``.
         targets: one-hot ``[E, M, C]``.
         weight: s ``[E, M]``; 0 leaves an example out.
         strength: C; larger fits the examples more closely.
-        tolerance: on the largest entry of the gradient.
+        tolerance: on the length of an episode's gradient, per unit of weight.
 
     Returns:
         Weights ``[E, C, D]`` and biases ``[E, C]``.
     """
     with full_precision(features):
         X, Y, s = features.float(), targets.float(), strength * weight.float().unsqueeze(-1)
-        gram = X @ X.transpose(-1, -2)  # [E, M, M]
-        # Softmax bends at most by 1/2; the largest eigenvalue is at most the largest absolute row sum.
-        bend = (s * (gram.abs() + 1)).sum(-2).amax(-1).view(-1, 1, 1)
-        step = 1 / (1 + 0.5 * bend)
-        E, _, C = Y.shape
-        dual, bias = torch.zeros_like(Y), Y.new_zeros(E, 1, C)
-        ahead_dual, ahead_bias = dual, bias
-        pace = Y.new_ones(E, 1, 1)
-        for iteration in range(max_iterations):
-            residual = s * (torch.softmax(gram @ ahead_dual + ahead_bias, -1) - Y)
-            slope, slope_bias = ahead_dual + residual, residual.sum(1, keepdim=True)
-            if iteration % _CHECK_EVERY == _CHECK_EVERY - 1:
-                worst = torch.maximum(slope.abs().amax(), slope_bias.abs().amax())
-                if float(worst) <= tolerance:
+        G = X @ X.transpose(-1, -2)  # [E, M, M]
+        A, b = torch.zeros_like(Y), Y.new_zeros(Y.shape[0], 1, Y.shape[2])
+        loss = _loss(A, b, G @ A, Y, s)
+        enough = tolerance * (1 + s.sum((1, 2), keepdim=True))  # what rounding allows grows with the sums
+        for _ in range(max_newton):
+            GA = G @ A
+            P = torch.softmax(GA + b, -1)
+            R = s * (P - Y)
+            slope = (A + R, R.sum(1, keepdim=True))
+            step, length = _newton_step(slope, P, s, G, enough, max_inner)
+            if bool((length <= enough).all()):
+                break
+            size = Y.new_ones(Y.shape[0], 1, 1)
+            for _ in range(8):
+                new = (A - size * step[0], b - size * step[1])
+                new_loss = _loss(*new, G @ new[0], Y, s)
+                better = (new_loss <= loss + 1e-6 * (1 + loss)).view(-1, 1, 1)  # False for NaN too
+                if bool(better.all()):
                     break
-            new_dual, new_bias = ahead_dual - step * slope, ahead_bias - step * slope_bias
-            uphill = (slope * (gram @ (new_dual - dual))).sum((1, 2), keepdim=True)
-            uphill = uphill + (slope_bias * (new_bias - bias)).sum((1, 2), keepdim=True)
-            pace = torch.where(uphill > 0, torch.ones_like(pace), pace)
-            next_pace = (1 + (1 + 4 * pace.square()).sqrt()) / 2
-            momentum = (pace - 1) / next_pace
-            ahead_dual = new_dual + momentum * (new_dual - dual)
-            ahead_bias = new_bias + momentum * (new_bias - bias)
-            dual, bias, pace = new_dual, new_bias, next_pace
-        return dual.transpose(-1, -2) @ X, bias.squeeze(1)
+                size = torch.where(better, size, size / 2)
+            A, b = torch.where(better, new[0], A), torch.where(better, new[1], b)
+            loss = torch.where(better.flatten(), new_loss, loss)
+        return A.transpose(-1, -2) @ X, b.squeeze(1)
+
+
+def _loss(A: Tensor, b: Tensor, GA: Tensor, Y: Tensor, s: Tensor) -> Tensor:
+    """The objective, one value an episode."""
+    entropy = -(s * Y * torch.log_softmax(GA + b, -1)).sum((1, 2))
+    return entropy + 0.5 * (A * GA).sum((1, 2))
+
+
+def _newton_step(
+    slope: Pair, P: Tensor, s: Tensor, G: Tensor, tolerance: Tensor, max_inner: int
+) -> tuple[Pair, Tensor]:
+    """Conjugate gradients for ``H d = slope``; also the slope's length. One product with G an iteration."""
+    residual, Gr = slope, G @ slope[0]
+    step = (torch.zeros_like(slope[0]), torch.zeros_like(slope[1]))
+    direction, Gd = residual, Gr
+    square = _inner(residual, residual, Gr).clamp(min=0)
+    length = square.sqrt()
+    enough = torch.maximum(0.05 * length, 0.1 * tolerance).square()  # a step need not be exact
+    for _ in range(max_inner):
+        active = square > enough  # an episode that is done stands still: rounding alone would move it
+        if not bool(active.any()):
+            break
+        u = Gd + direction[1]
+        bent = s * P * (u - (P * u).sum(-1, keepdim=True))
+        product = (direction[0] + bent, bent.sum(1, keepdim=True))
+        curvature = _inner(direction, product, Gd)  # positive but for rounding
+        ahead = torch.where(active & (curvature > 0), square / curvature, 0.0).clamp(max=1e3)
+        step = (step[0] + ahead * direction[0], step[1] + ahead * direction[1])
+        residual = (residual[0] - ahead * product[0], residual[1] - ahead * product[1])
+        Gr = G @ residual[0]
+        new_square = _inner(residual, residual, Gr).clamp(min=0)
+        ratio = torch.where(active, new_square / square.clamp(min=1e-30), 0.0)
+        direction = (residual[0] + ratio * direction[0], residual[1] + ratio * direction[1])
+        Gd, square = Gr + ratio * Gd, new_square
+    return step, length
+
+
+def _inner(x: Pair, y: Pair, Gx: Tensor) -> Tensor:
+    """Inner product in the space of (W, b): ``x'Gx``-like for the coefficients ``[E, 1, 1]``."""
+    return (Gx * y[0]).sum((1, 2), keepdim=True) + (x[1] * y[1]).sum((1, 2), keepdim=True)

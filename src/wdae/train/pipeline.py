@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import torch
 
@@ -15,21 +16,22 @@ from wdae.evaluation.html import write_report
 from wdae.evaluation.protocol import base_classes, gather_support
 from wdae.evaluation.step_size import choose_steps
 from wdae.evaluation.table import ResultTable
+from wdae.methods.base import Method
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
-from wdae.methods.wdae_file import save_wdae
 from wdae.progress import progress
 from wdae.randomness import derive_seed
 from wdae.run import Run
 from wdae.train.checkpoint import load_checkpoint
-from wdae.train.meta import as_method, train
+from wdae.train.meta import FitOptions, as_method, train, train_learned
 from wdae.train.meta_config import MetaRecipe
 
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
-def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> WDAE:
-    """Train, choose ε on validation classes, and leave the model in the run folder."""
+def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
+    """Train, choose ε on validation classes (denoisers), and leave the model in the run folder."""
     checkpoint = run.path / CHECKPOINT
     done = 0
     if resume and checkpoint.exists():
@@ -38,14 +40,17 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
     episodes = recipe.training.steps * recipe.training.episodes_per_step
     done_episodes = done * recipe.training.episodes_per_step
     with progress(episodes, f"training {recipe.name}", done=done_episodes) as bar:
-        learner = train(
-            recipe,
-            bank,
-            checkpoint=checkpoint,
-            resume=resume and checkpoint.exists(),
-            log=lambda line: run.log(**line),
-            told=bar.update,
-        )
+        options: FitOptions = {
+            "checkpoint": checkpoint,
+            "resume": resume and checkpoint.exists(),
+            "log": lambda line: run.log(**line),
+            "told": bar.update,
+        }
+        if recipe.method is not None:
+            learned = train_learned(recipe, bank, **options)
+            save_method(run.path / MODEL, learned, recipe.method)
+            return learned
+        learner = train(recipe, bank, **options)
     method = as_method(learner, recipe, recipe.evaluation.steps)
     if recipe.evaluation.steps is None and bank.has(Part.VALIDATION):
         method.steps = choose_steps(
@@ -56,7 +61,7 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
             seed=derive_seed(recipe.seed, "step size"),
             device=pick_device(recipe.device),
         )
-    save_wdae(run.path / MODEL, method)
+    save_method(run.path / MODEL, method, recipe.name)
     return method
 
 
@@ -66,14 +71,16 @@ def run_training(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
     return report_methods(run, [method], recipe, bank)
 
 
-def report_methods(run: Run, methods: list[WDAE], recipe: MetaRecipe, bank: FeatureBank) -> ResultTable:
+def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank: FeatureBank) -> ResultTable:
     """Evaluate trained methods beside the initial estimate; results, plots and report go to the run."""
     device = pick_device(recipe.device)
     seed = derive_seed(recipe.seed, "test episodes")
     table = compare([InitialEstimate(), *methods], bank, recipe.evaluation, seed=seed, device=device)
     table.save(run.results)
-    with contextlib.suppress(MissingExtraError):  # the report says which plots are missing, and why
-        draw_graph(run, methods[0], bank, device)
+    denoisers = [method for method in methods if isinstance(method, WDAE)]
+    if denoisers:
+        with contextlib.suppress(MissingExtraError):  # the report says which plots are missing, and why
+            draw_graph(run, denoisers[0], bank, device)
     write_report(run)
     return table
 

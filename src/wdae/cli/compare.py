@@ -1,0 +1,74 @@
+"""``wdae compare``: every method on one bank, on the same episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from wdae.cli.recipe import Output, recipe_command
+from wdae.train.compare_config import CompareRecipe
+
+app = App(name="compare", help="Train and measure many methods on one bank, on the same episodes.")
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+@recipe_command(app, CompareRecipe)
+def compare(
+    recipe: CompareRecipe,
+    *,
+    output: Output,
+    document: Path | None = None,
+    resume: Flag = False,
+    force: Flag = False,
+    json: Flag = False,
+    csv: Flag = False,
+) -> None:
+    """Train and measure many methods on one bank, on the same episodes.
+
+    The run folder gets each trained method, its results, comparison.csv, .json and .md, and report.html.
+
+    Parameters
+    ----------
+    document
+        A Markdown document to put the table into as well, such as docs/results.md.
+    resume
+        Go on with the comparison in the output folder; methods that are finished are not run again.
+    force
+        Write over an existing run folder.
+    json
+        Print JSON.
+    csv
+        Print CSV.
+    """
+    from wdae.bank import FeatureBank
+    from wdae.config import load
+    from wdae.embedded import embedded_bank
+    from wdae.evaluation.comparison_table import ComparisonTable
+    from wdae.evaluation.html import write_report
+    from wdae.evaluation.paper import paper_figures
+    from wdae.run import RECIPE, Run
+    from wdae.train.comparison import chosen_methods, run_comparison
+
+    if resume:
+        recipe = load(CompareRecipe, Run.open(output).path / RECIPE)
+    words = tuple(word for part in recipe.methods for word in part.split(",") if word)
+    recipe = recipe.model_copy(update={"methods": words})
+    chosen_methods(recipe)  # refused before anything is loaded or written
+    bank = embedded_bank() if recipe.bank == "embedded" else FeatureBank.open(Path(recipe.bank))
+    run = Run.resume(output) if resume else Run.create(output, recipe, seed=recipe.seed, force=force)
+    table = run_comparison(run, recipe, bank)
+    view = ComparisonTable(table, recipe.reference, paper_figures(bank), bank.info.get("backbone"))
+    view.save(run.path)
+    if document is not None:
+        view.into(document)
+    write_report(run, baseline=recipe.reference)
+    if json or csv:
+        print(view.json() if json else view.csv(), end="\n" if json else "")
+        return
+    from rich.console import Console
+
+    console = Console()
+    Console(width=console.width if console.is_terminal else 160).print(view.rich())
+    console.print(f"report: {run.report}")

@@ -1,0 +1,53 @@
+"""``wdae explain``: what a model made of a class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+app = App(name="explain", help="Show what a model made of a class, and what it may be confused with.")
+
+
+@app.default
+def explain(
+    model: Path,
+    class_name: Annotated[str, Parameter(name="CLASS")],
+    *,
+    picture: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Show what a model made of a class, and what it may be confused with.
+
+    Its neighbours in the class graph, how far refinement moved its weight, the classes it may be confused
+    with, and its examples. Warns where it nearly coincides with another class, or where one of its examples
+    looks out of place.
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    class_name
+        A base class or an added one.
+    picture
+        Draw it to this file as well (a .png, with a .svg beside it).
+    json
+        Print JSON.
+    """
+    from wdae.explain import explain as explained
+    from wdae.model.store import load
+
+    opened = load(model)
+    found = explained(opened, class_name)
+    if json:
+        import json as text
+
+        print(text.dumps(found.as_json(), indent=2, ensure_ascii=False))
+    else:
+        print(found.as_text())
+    if picture is not None:
+        from wdae.explain_plot import explanation_plot
+
+        for path in explanation_plot(opened, found, picture.parent, picture.stem):
+            print(path)

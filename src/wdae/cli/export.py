@@ -1,0 +1,56 @@
+"""``wdae export``: a model to run elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+app = App(name="export", help="Write a model to run elsewhere: onnx, torchscript or a plain matrix.")
+
+SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
+
+
+@app.default
+def export(
+    model: Path,
+    *,
+    to: Literal["onnx", "torchscript", "linear"],
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    part: Literal["auto", "whole", "classifier"] = "auto",
+) -> None:
+    """Write the model as it is now to a file that runs without this library.
+
+    onnx and torchscript take pictures (RGB from 0 to 1) if the model has a backbone, else features; they give
+    scores and probabilities. linear is a matrix and a bias for features, usable in ten lines of NumPy. Class
+    names travel inside.
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    to
+        The kind of file.
+    output
+        The file to write; by default named like the model.
+    part
+        whole: from pictures on; classifier: from features on; auto: whole if there is a backbone.
+    """
+    from wdae.model.store import load
+
+    opened = load(model)
+    path = output or model.with_name(model.name + SUFFIXES[to])
+    if to == "linear":
+        from wdae.export.linear import export_linear
+
+        export_linear(opened, path)
+    elif to == "onnx":
+        from wdae.export.onnx_file import export_onnx
+
+        export_onnx(opened, path, part)
+    else:
+        from wdae.export.torchscript import export_torchscript
+
+        export_torchscript(opened, path, part)
+    print(f"{path}: {len(opened.names)} classes, {path.stat().st_size / 1e6:.1f} MB")

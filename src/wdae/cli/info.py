@@ -1,0 +1,32 @@
+"""``wdae info``: what a model knows, and what happened to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App
+
+app = App(name="info", help="Show a model's classes, shots, history, sizes and figures.")
+
+
+@app.default
+def info(model: Path, *, json: bool = False) -> None:
+    """Show a model's classes, shots, history, sizes and figures, and check its files.
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    json
+        Print JSON instead of tables.
+    """
+    from wdae.model.store import load
+    from wdae.model.summary import print_summary, summary
+
+    facts = summary(load(model), model)
+    if json:
+        import json as text
+
+        print(text.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        print_summary(facts)

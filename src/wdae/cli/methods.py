@@ -1,0 +1,67 @@
+"""``wdae methods``: what there is to compare."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+app = App(name="methods", help="List the methods there are, with their papers and what each can do.")
+
+
+@app.default
+def methods(*, json: Annotated[bool, Parameter(negative=())] = False, recipe: str | None = None) -> None:
+    """List the methods there are, with their papers and what each can do.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    recipe
+        Print the recipe that wdae compare trains this method with, for wdae train --recipe.
+    """
+    if recipe is not None:
+        from wdae.config import dump
+        from wdae.errors import ModelError
+        from wdae.methods import is_learned
+        from wdae.train.compare_config import CompareRecipe
+        from wdae.train.comparison import training_recipe
+
+        if not is_learned(recipe):
+            raise ModelError(f"{recipe} has nothing to train, so it has no recipe; use it by its name")
+        print(dump(training_recipe(recipe, CompareRecipe())), end="")
+        return
+    from json import dumps
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from wdae.methods import find, is_learned, names
+
+    rows = []
+    for name in names():
+        kind = find(name)
+        rows.append(
+            {
+                "name": name,
+                "about": kind.about,
+                "paper": kind.paper,
+                "trained": is_learned(name),
+                "joint": kind.joint,
+                "transductive": kind.transductive,
+                "ordered": kind.ordered,
+            }
+        )
+    if json:
+        print(dumps(rows, indent=2))
+        return
+    view = Table(box=None, pad_edge=False)
+    for title in ("method", "trained", "scores", "what it does", "paper"):
+        view.add_column(title, no_wrap=title == "method")
+    for row in rows:
+        notes = [note for note in ("transductive", "ordered") if row[note]]
+        about = str(row["about"]) + (f" ({', '.join(notes)})" if notes else "")
+        scores = "novel + base" if row["joint"] else "novel"
+        view.add_row(str(row["name"]), "yes" if row["trained"] else "", scores, about, str(row["paper"]))
+    console = Console()
+    Console(width=console.width if console.is_terminal else 140).print(view)

@@ -1,0 +1,78 @@
+"""A model's present state as one torch module: what ONNX and TorchScript files are made from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from wdae.errors import ModelError
+from wdae.model.model import Model
+
+Part = Literal["auto", "whole", "classifier"]
+
+
+class ExportedClassifier(nn.Module):
+    """Features ``[B, D]`` to scores and probabilities ``[B, C]``."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.matrix = nn.Buffer(model.head.matrix.clone())
+        self.offsets = nn.Buffer(model.head.offsets.clone())
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and their softmax."""
+        length = features.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+        scores = torch.addmm(self.offsets, features / length, self.matrix.T)
+        return scores, scores.softmax(1)
+
+
+class ExportedModel(nn.Module):
+    """Pictures ``[B, 3, S, S]``, RGB from 0 to 1, to scores and probabilities ``[B, C]``."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        if model.backbone is None:
+            raise ModelError("the model has no backbone to export; export the classifier alone")
+        card = model.backbone.card
+        self.mean = nn.Buffer(torch.tensor(card["mean"]).view(1, 3, 1, 1))
+        self.std = nn.Buffer(torch.tensor(card["std"]).view(1, 3, 1, 1))
+        self.backbone = model.backbone.network
+        self.classifier = ExportedClassifier(model)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and their softmax."""
+        scores, probabilities = self.classifier(self.backbone((images - self.mean) / self.std))
+        return scores, probabilities
+
+
+def export_module(model: Model, part: Part = "auto") -> tuple[nn.Module, str, Tensor]:
+    """The module, the name of its input, and an input of two items to trace it with.
+
+    Args:
+        part: ``whole`` starts at pictures, ``classifier`` at features; ``auto``: at pictures if it can.
+    """
+    if part == "auto":
+        part = "whole" if model.backbone is not None else "classifier"
+    generator = torch.Generator().manual_seed(0)
+    if part == "classifier":
+        features = torch.randn(2, model.ground.dim, generator=generator)
+        return ExportedClassifier(model).eval(), "features", features
+    module = ExportedModel(model).eval()
+    assert model.backbone is not None
+    side = model.backbone.image_size
+    return module, "images", torch.rand(2, 3, side, side, generator=generator)
+
+
+def labels_json(model: Model) -> str:
+    """The class names in the order of the scores, as a JSON list."""
+    return json.dumps(list(model.names), ensure_ascii=False)
+
+
+def metadata(model: Model) -> dict[str, str]:
+    """What travels with every export."""
+    facts: dict[str, Any] = {"labels": labels_json(model), "n_base": str(model.head.n_base)}
+    facts["format"] = "wdae-export 1"
+    return facts

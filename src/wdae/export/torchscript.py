@@ -1,0 +1,30 @@
+"""A model as a TorchScript file, for programs with torch and without this library."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+
+from wdae.errors import StorageError
+from wdae.export.module import Part, export_module, metadata
+from wdae.model.model import Model
+from wdae.storage import atomic_file
+
+TOLERANCE = 1e-4
+
+
+def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> Path:
+    """Write a TorchScript file; class names travel in its extra file ``labels``."""
+    module, _, items = export_module(model, part)
+    with atomic_file(path) as temporary, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module, items)
+        torch.jit.save(traced, str(temporary), _extra_files=metadata(model))
+        back = torch.jit.load(str(temporary))
+        for batch in (items[:1], items, torch.cat([items, items, items[:1]])):
+            for got, wanted in zip(back(batch), module(batch), strict=True):
+                if not float((got - wanted).abs().max()) <= TOLERANCE:
+                    raise StorageError("the exported file differs from the model; not kept")
+    return Path(path)

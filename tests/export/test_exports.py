@@ -1,0 +1,128 @@
+"""Exports give what the model gives, and run without this library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors import safe_open
+
+from wdae.bank import FeatureBank, Part
+from wdae.cli.main import main
+from wdae.errors import ModelError
+from wdae.export.linear import export_linear
+from wdae.export.onnx_file import export_onnx
+from wdae.export.torchscript import export_torchscript
+from wdae.model import LearnConfig, Model, learn, save
+from wdae.model.picture import PictureBackbone
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
+from tiny_eye import paint
+
+
+@pytest.fixture(scope="module")
+def model(small_bank: FeatureBank) -> Model:
+    learned = learn(small_bank, LearnConfig(hidden=16, steps=5, calibration_episodes=10))
+    pool = small_bank.select(Part.NOVEL)
+    learned.add({"okapi": pool.of_class(0)[:1], "café «ß»": pool.of_class(1)[:4]})
+    return learned
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A model with a real convolutional backbone, as ``wdae learn`` makes it."""
+    from wdae import backbones
+    from wdae.data import hold_out, open_dataset
+    from wdae.model.teach import _picture_bank
+
+    photos = paint(tmp_path_factory.mktemp("photos"), ["red", "green", "blue"], 6)
+    torch.manual_seed(0)
+    eye = PictureBackbone.of(backbones.build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    bank = _picture_bank(hold_out(open_dataset(photos), 1, 0), eye, None, None, False)
+    learned = learn(bank, LearnConfig(steps=2))
+    learned.backbone = eye
+    return learned
+
+
+def queries(model: Model, n: int) -> torch.Tensor:
+    return 3 * torch.randn(n, model.ground.dim, generator=torch.Generator().manual_seed(n))
+
+
+def test_linear_in_ten_lines_of_numpy(model: Model, tmp_path: Path) -> None:
+    export_linear(model, tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", "np") as file:
+        weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+        labels = json.loads(file.metadata()["labels"])
+    x = queries(model, 50).numpy()
+    scores = x / np.linalg.norm(x, axis=1, keepdims=True) @ weight.T + bias
+    np.testing.assert_allclose(scores, model.scores(queries(model, 50)).numpy(), atol=1e-4)
+    assert labels == list(model.names) and labels[-1] == "café «ß»"
+
+
+def test_onnx_classifier(model: Model, tmp_path: Path) -> None:
+    export_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    assert [i.name for i in session.get_inputs()] == ["features"]
+    for n in (1, 3, 64):
+        scores, chances = session.run(None, {"features": queries(model, n).numpy()})
+        np.testing.assert_allclose(scores, model.scores(queries(model, n)).numpy(), atol=1e-4)
+        np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
+    labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
+    assert labels == list(model.names)
+
+
+def test_onnx_from_pictures_on(seeing: Model, tmp_path: Path) -> None:
+    export_onnx(seeing, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    assert session.get_inputs()[0].name == "images"
+    pictures = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    assert seeing.backbone is not None
+    mean, std = (torch.tensor(seeing.backbone.card[k]).view(1, 3, 1, 1) for k in ("mean", "std"))
+    with torch.no_grad():
+        features = seeing.backbone.network((pictures - mean) / std)
+    scores, _ = session.run(None, {"images": pictures.numpy()})
+    np.testing.assert_allclose(scores, seeing.scores(features).numpy(), atol=1e-4)
+    export_onnx(seeing, tmp_path / "c.onnx", "classifier")
+    assert onnxruntime.InferenceSession(tmp_path / "c.onnx").get_inputs()[0].name == "features"
+
+
+@pytest.mark.parametrize("part", ["whole", "classifier"])
+def test_torchscript_in_a_process_without_this_library(seeing: Model, tmp_path: Path, part: str) -> None:
+    export_torchscript(seeing, tmp_path / "m.pt", part)  # type: ignore[arg-type]
+    items = torch.rand(3, 3, 16, 16) if part == "whole" else queries(seeing, 3)
+    torch.save(items, tmp_path / "items.pt")
+    program = (
+        "import json, sys, torch\n"
+        "extra = {'labels': ''}\n"
+        f"model = torch.jit.load({str(tmp_path / 'm.pt')!r}, _extra_files=extra)\n"
+        f"scores, chances = model(torch.load({str(tmp_path / 'items.pt')!r}))\n"
+        "assert 'wdae' not in sys.modules\n"
+        "print(json.dumps([json.loads(extra['labels']), scores.tolist()]))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    labels, scores = json.loads(told.stdout)
+    assert labels == list(seeing.names)
+    if part == "classifier":
+        np.testing.assert_allclose(scores, seeing.scores(items).numpy(), atol=1e-4)
+
+
+def test_a_model_without_backbone_has_no_whole(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no backbone to export"):
+        export_torchscript(model, tmp_path / "m.pt", "whole")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(model, tmp_path / "model")
+    for kind, name in (("linear", "model.safetensors"), ("torchscript", "model.pt"), ("onnx", "model.onnx")):
+        with pytest.raises(SystemExit) as left:
+            main(["export", str(tmp_path / "model"), "--to", kind])
+        assert not left.value.code
+        assert (tmp_path / name).stat().st_size > 1000
+        assert "26 classes" in capsys.readouterr().out
