@@ -239,9 +239,12 @@ def main() -> None:
     parser.add_argument("--slow-draws", type=int, default=3, help="draws that slow rivals take part in")
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--steps", type=int, default=300, help="training steps of the denoiser")
+    parser.add_argument("--threads", type=int, help="of torch; as many as there are cores by default")
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     report: dict[str, Any] = {
         "environment": environment(seed=0, command=["benchmarks/practitioner.py"]),
         "threads": torch.get_num_threads(),

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import keep
 
+from common import keep
 from wdae import synthetic_bank
 from wdae.allocator import keep_freed_memory
 from wdae.train.meta import train
@@ -69,7 +69,7 @@ def main() -> None:
             )
             recipe = MetaRecipe(
                 device="cuda" if gpu else "cpu",
-                denoiser=DenoiserConfig(kind=kind, hidden=hidden, dropout=dropout),  # type: ignore[arg-type]
+                denoiser=DenoiserConfig(kind=kind, hidden=hidden, dropout=dropout),
                 training=training,
             )
             speed = rate(recipe, n_classes, 640, warm_up=max(3, args.steps // 6))

@@ -1,7 +1,7 @@
 """Make the bank that ships with the package from a whole MiniImageNet bank of our own WRN-28-10.
 
-    wdae pretrain -r recipes/mini-imagenet/stage1-wrn-28-10-rotation.yaml --data.path DIR --data.held_out 100 \\
-        --epochs 32 -o runs/wrn --model-dtype float16
+    wdae pretrain -r recipes/mini-imagenet/stage1-wrn-28-10-rotation.yaml --data.path DIR \\
+        --data.held_out 100 --epochs 32 -o runs/wrn --model-dtype float16
     wdae extract --data DIR --model runs/wrn/model --dtype int8 --flip_average -o runs/wrn-bank
     python scripts/embed_bank.py runs/wrn-bank src/wdae/assets/mini-imagenet
 
@@ -48,7 +48,9 @@ n04522168 vase, n07613480 trifle
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bank", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()

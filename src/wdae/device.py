@@ -19,6 +19,8 @@ def pick_device(name: str = "auto") -> torch.device:
         raise RecipeError(
             f"device {name!r} was asked for, but this machine has no usable GPU; give cpu or auto"
         )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RecipeError(f"device {name!r} was asked for, but there are {torch.cuda.device_count()} GPUs")
     return device
 
 

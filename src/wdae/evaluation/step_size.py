@@ -59,6 +59,8 @@ def choose_steps(
     bank: FeatureBank,
     shots: Sequence[int],
     *,
+    n_way: int = 5,
+    n_query: int = 15,
     n_episodes: int = 2000,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -68,6 +70,15 @@ def choose_steps(
         raise EpisodeError("ε is chosen on validation classes, and the bank has none; give the steps instead")
     chosen: dict[int, float] = {}
     for n_shot in shots:
-        curve = step_curve(method, bank, n_shot, n_episodes=n_episodes, seed=seed, device=device)
+        curve = step_curve(
+            method,
+            bank,
+            n_shot,
+            n_way=n_way,
+            n_query=n_query,
+            n_episodes=n_episodes,
+            seed=seed,
+            device=device,
+        )
         chosen[n_shot] = max(curve, key=lambda step: curve[step])
     return chosen

@@ -32,6 +32,8 @@ def step_for(shots: float, steps: Mapping[int, float]) -> float:
     known = sorted(steps)
     if not known:
         return 1.0
+    if shots in steps:
+        return steps[int(shots)]
     if shots <= known[0]:
         return steps[known[0]]
     for low, high in itertools.pairwise(known):

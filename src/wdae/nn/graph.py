@@ -62,15 +62,16 @@ def build_graph(
     *lead, N, D = weights.shape
     _check_classes(N)
     J = min(n_neighbours, N - 1)
-    flat = unit(weights).reshape(-1, N, D)  # [E, N, D]
+    flat = unit(weights.float()).reshape(-1, N, D)  # [E, N, D]
     E = flat.shape[0]
     rows = max(1, min(N, int(memory_mb * 2**20 / (flat.element_size() * N * E))))
     blocks = []
-    for start in range(0, N, rows):
-        block = flat[:, start : start + rows] @ flat.transpose(1, 2)  # [E, rows, N]
-        own = torch.arange(block.shape[1], device=block.device)
-        block[:, own, start + own] = -torch.inf
-        blocks.append(block.topk(J, dim=-1))
+    with torch.autocast(flat.device.type, enabled=False):  # who is whose neighbour is decided in float32
+        for start in range(0, N, rows):
+            block = flat[:, start : start + rows] @ flat.transpose(1, 2)  # [E, rows, N]
+            own = torch.arange(block.shape[1], device=block.device)
+            block[:, own, start + own] = -torch.inf
+            blocks.append(block.topk(J, dim=-1))
     similarities = torch.cat([b.values for b in blocks], dim=1).reshape(*lead, N, J)
     neighbours = torch.cat([b.indices for b in blocks], dim=1).reshape(*lead, N, J)
     return ClassGraph(neighbours, similarities, inverse_temperature)

@@ -142,7 +142,8 @@ class PairwiseMessage(nn.Module):
         norm = self.norm
         E, N, J = neighbours.shape
         p = projected.float()
-        degree, neighbour_sum = _neighbour_sums(p, neighbours)
+        with torch.autocast(p.device.type, enabled=False):
+            degree, neighbour_sum = _neighbour_sums(p, neighbours)
         edges = E * N * J
         mean = (J * p + neighbour_sum).sum((0, 1)) / edges  # [H]
         c = p - mean / 2  # an edge is c_i + c_j, of mean zero

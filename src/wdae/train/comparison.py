@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,6 +53,10 @@ def training_recipe(name: str, recipe: CompareRecipe) -> MetaRecipe:
         "validate_every": -(-steps // 3),
         "validation_episodes": recipe.validation_episodes,
     }
+    defaults = dict(kind.training_defaults)
+    if "n_fake" in defaults:  # methods that learn few-way episodes learn those they will be tested on
+        defaults["n_fake"] = recipe.ways
+    options = {"n_way": recipe.ways} if "n_way" in inspect.signature(kind).parameters else {}
     denoiser = {"denoiser": DenoiserConfig(kind=name.removeprefix("wdae-"))} if kind is WDAE else {}
     return MetaRecipe(
         name=name,
@@ -59,7 +64,8 @@ def training_recipe(name: str, recipe: CompareRecipe) -> MetaRecipe:
         seed=recipe.seed,
         device=recipe.device,
         precision=recipe.precision,
-        training=TrainingConfig(**(common | dict(kind.training_defaults))),
+        options=options,
+        training=TrainingConfig(**(common | defaults)),
         evaluation=EvaluationConfig(
             shots=recipe.shots,
             ways=recipe.ways,

@@ -57,6 +57,8 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
             method,
             bank,
             recipe.evaluation.shots,
+            n_way=recipe.evaluation.ways,
+            n_query=recipe.evaluation.queries,
             n_episodes=recipe.evaluation.step_episodes,
             seed=derive_seed(recipe.seed, "step size"),
             device=pick_device(recipe.device),
