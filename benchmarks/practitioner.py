@@ -236,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bank", type=Path, help="a feature bank; the embedded one by default")
     parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--slow-draws", type=int, default=3, help="draws that slow rivals take part in")
+    parser.add_argument("--slow-draws", type=int, default=40, help="draws that slow rivals take part in")
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--steps", type=int, default=300, help="training steps of the denoiser")
     parser.add_argument("--threads", type=int, help="of torch; as many as there are cores by default")

@@ -52,6 +52,15 @@ _Dumper.add_representer(
 )
 
 
+def _represent_text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    """Line breaks other than a plain newline survive only between double quotes, written as escapes."""
+    style = '"' if len(value.splitlines()) > 1 or value != value.strip() else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 @dataclass(frozen=True)
 class Text:
     """A parsed recipe: its data, the line of each key (counted from 1), and faults seen while parsing."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from wdae.bank import ClassSet, FeatureBank, Part, class_means
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
+from wdae.evaluation.cores import map_on_cores
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
 from wdae.evaluation.results import Result
 from wdae.methods.base import Adapter, BaseClasses, Method, Support
@@ -92,12 +93,16 @@ def few_way(
     sampler = EpisodeSampler(pool, spec, seed, base_query=held_out)
     adapter = method.on(base_classes(bank, device))
     chunk = chunk or chunk_for(device)
-    values: list[dict[str, Tensor]] = []
-    for start in range(0, n_episodes, chunk):
+
+    def one_chunk(start: int) -> dict[str, Tensor]:
         episodes = sampler.draw(start, min(chunk, n_episodes - start))
-        values.append(_few_way_chunk(adapter, pool, held_out, bank.n_base, episodes))
+        return _few_way_chunk(adapter, pool, held_out, bank.n_base, episodes)
+
+    values: list[dict[str, Tensor]] = []
+    for value in map_on_cores(one_chunk, range(0, n_episodes, chunk), device):
+        values.append(value)
         if told is not None:
-            told(len(episodes))
+            told(len(value["novel"]))
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
     return Result.of(
         merged,

@@ -17,7 +17,7 @@ from wdae.model.picture import PictureBackbone
 from wdae.nn.cosine import unit
 
 _SMALLEST_NORM = 1e-12
-_BLOCK = 512  # vectors scored at once: their scores stay in the cache
+_BLOCK = 256  # vectors scored at once: their scores stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
