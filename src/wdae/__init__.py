@@ -13,6 +13,7 @@ from wdae.version import __version__
 if TYPE_CHECKING:
     from wdae.bank import FeatureBank, Part
     from wdae.episodes import EpisodeSampler, EpisodeSpec
+    from wdae.estimator import FewShotClassifier
     from wdae.evaluation.protocol import all_way, few_way
     from wdae.evaluation.results import Result, paired
     from wdae.methods import WDAE, InitialEstimate
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from wdae.train.meta_config import MetaRecipe
 
 _HOMES = {
+    "FewShotClassifier": "wdae.estimator",
     "FeatureBank": "wdae.bank",
     "Part": "wdae.bank",
     "synthetic_bank": "wdae.synthetic",
@@ -44,6 +46,7 @@ __all__ = [
     "EpisodeSampler",
     "EpisodeSpec",
     "FeatureBank",
+    "FewShotClassifier",
     "InitialEstimate",
     "MetaRecipe",
     "Part",

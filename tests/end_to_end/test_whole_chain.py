@@ -1,4 +1,4 @@
-"""From drawn pictures to a table: stage 1, extraction, stage 2 and evaluation, by the commands a user gives."""
+"""From drawn pictures to a table: stage 1, extraction, stage 2, evaluation, by the commands a user gives."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wdae.nn import build_graph, layers, unit
+from wdae.nn import build_graph, edge_norm, unit
 from wdae.nn.graph import ClassGraph
 from wdae.nn.kept import sample_kept
 from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout, part_scales
@@ -86,7 +86,7 @@ def test_message_in_training_mode(
     sizes: list[int], dense_classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values, gradients and running statistics, with and without the adjacency matrix."""
-    monkeypatch.setattr(layers, "DENSE_CLASSES", dense_classes)
+    monkeypatch.setattr(edge_norm, "DENSE_CLASSES", dense_classes)
     parts, graph = state(sizes)
     message = shaken(PairwiseMessage(sizes, 5, 0.0)).train()
     theirs = copy.deepcopy(message)

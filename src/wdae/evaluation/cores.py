@@ -17,7 +17,7 @@ Done = TypeVar("Done")
 
 
 def map_on_cores(work: Callable[[Item], Done], items: Sequence[Item], device: torch.device) -> Iterator[Done]:
-    """``work`` on every item without gradients, results in order; on a CPU, an item for each thread at once."""
+    """``work`` on every item, without gradients, results in order; on a CPU, one item for each thread."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(items) < 2:
         with torch.no_grad():

@@ -16,7 +16,8 @@ def unit(x: Tensor) -> Tensor:
 
 def vector_length(x: Tensor) -> Tensor:
     """Length of the last dimension, kept from zero so that it can be divided by: ``[..., D]`` → ``[...]``."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    half = x.dtype in (torch.bfloat16, torch.float16)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
     return length.clamp(min=1e-12)
 
 

@@ -9,16 +9,9 @@ from torch import Tensor, nn
 
 from wdae.errors import ModelError
 from wdae.nn.graph import ClassGraph
-from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, init_linear
+from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, autocast_dtype, init_linear
 
 Kind = Literal["gnn", "mlp"]
-
-
-def autocast_dtype(device_type: str) -> torch.dtype:
-    """The dtype products are computed in just now."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return torch.get_default_dtype()
 
 
 class Layer(nn.Module):
@@ -85,7 +78,7 @@ class Denoiser(nn.Module):
         if self.kind == "gnn" and graph is None:
             raise ModelError("a GNN denoiser needs the class graph; build it with build_graph(initial)")
         # Under autocast every product would cast the weights anew; here it happens once.
-        parts = [weights.to(autocast_dtype(weights.device.type))]
+        parts = [weights.to(autocast_dtype(weights))]
         for layer in self.stack:
             message = None
             if layer.message is not None:

@@ -16,13 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdae.nn.cosine import unit, vector_length
+from wdae.nn.edge_norm import edge_norm
 from wdae.nn.kept import kept_messages, sample_kept
 
 SLOPE = 0.01  # of every LeakyReLU
 # With so few components kept, computing just those beats computing all and masking (on a CPU).
 SPARSE_DROPOUT = 0.8
-# Up to this many classes an adjacency matrix is the quickest way to sum over neighbours in training.
-DENSE_CLASSES = 1024
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The dtype products of ``x`` are computed in just now: autocast's, or its own."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
 
 
 def part_scales(n_parts: int) -> list[float]:
@@ -43,8 +49,12 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
         return x
     if generator is None:
         return F.dropout(x, p)
+    if p >= SPARSE_DROPOUT and x.device.type == "cpu":  # a few draws for those kept, not one for each
+        mask = torch.zeros_like(x).view(-1)
+        mask[sample_kept(mask.numel(), p, generator)] = 1.0 / (1.0 - p)
+        return x * mask.view_as(x)
     mask = torch.empty_like(x).bernoulli_(1.0 - p, generator=generator)
-    return x * mask / (1.0 - p)
+    return x * (mask / (1.0 - p))
 
 
 def fold_batch_norm(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
@@ -75,7 +85,8 @@ class PartedLinear(nn.Linear):
 
     def apply_parts(self, parts: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         """Map the concatenation of ``scale · part`` over all parts: ``[..., size_k] → [..., out]``."""
-        blocks = self.weight.split(self.sizes, dim=1)
+        # cast whole, once, under autocast: casting block by block costs more, there and back
+        blocks = self.weight.to(autocast_dtype(self.weight)).split(self.sizes, dim=1)
         shape = parts[0].shape[:-1]
         flat = [part.reshape(-1, part.shape[-1]) for part in parts]
         # addmm takes scale and sum along with the product, which spares passes over weights and outputs
@@ -140,25 +151,15 @@ class PairwiseMessage(nn.Module):
     def normalise_batch(self, projected: Tensor, neighbours: Tensor) -> Tensor:
         """The same by the statistics of this batch's edges, which also enter the running ones."""
         norm = self.norm
-        E, N, J = neighbours.shape
-        p = projected.float()
-        with torch.autocast(p.device.type, enabled=False):
-            degree, neighbour_sum = _neighbour_sums(p, neighbours)
-        edges = E * N * J
-        mean = (J * p + neighbour_sum).sum((0, 1)) / edges  # [H]
-        c = p - mean / 2  # an edge is c_i + c_j, of mean zero
-        c_sum = neighbour_sum - J * mean / 2  # [E, N, H]
-        variance = ((J + degree) * c.square() + 2 * c * c_sum).sum((0, 1)) / edges
+        edges = neighbours.numel()
+        nodes, mean, variance = edge_norm(projected, norm.weight, norm.bias, neighbours, norm.eps)
         with torch.no_grad():
-            assert (
-                norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
-            )
-            norm.running_mean.lerp_(mean.detach(), norm.momentum)
-            norm.running_var.lerp_(variance.detach() * (edges / (edges - 1)), norm.momentum)
-            assert norm.num_batches_tracked is not None
+            assert norm.running_mean is not None and norm.running_var is not None
+            assert norm.momentum is not None and norm.num_batches_tracked is not None
+            norm.running_mean.lerp_(mean, norm.momentum)
+            norm.running_var.lerp_(variance * (edges / (edges - 1)), norm.momentum)
             norm.num_batches_tracked.add_(1)
-        gain = norm.weight * torch.rsqrt(variance + norm.eps)
-        return (c * gain + norm.bias / 2).to(projected.dtype)
+        return nodes
 
     def aggregate(
         self, nodes: Tensor, neighbours: Tensor, strengths: Tensor, generator: torch.Generator | None
@@ -178,20 +179,6 @@ class PairwiseMessage(nn.Module):
         sent = nodes.reshape(-1, H)[rows]  # [E, N, J, H]
         messages = dropout(F.leaky_relu(nodes.unsqueeze(2) + sent, SLOPE), p, generator)
         return (strengths.unsqueeze(-1).to(messages.dtype) * messages).sum(2)
-
-
-def _neighbour_sums(p: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each class is a neighbour ``[E, N, 1]``, and ``Σ_j p_j`` over each class's neighbours."""
-    E, N, J = neighbours.shape
-    if N <= DENSE_CLASSES:
-        adjacency = torch.zeros(E, N, N, dtype=p.dtype, device=p.device).scatter_(2, neighbours, 1.0)
-        return adjacency.sum(1).unsqueeze(-1), adjacency @ p
-    degree = torch.zeros(E, N, dtype=p.dtype, device=p.device)
-    degree.scatter_add_(1, neighbours.reshape(E, -1), torch.ones(E, N * J, dtype=p.dtype, device=p.device))
-    total = torch.zeros_like(p)
-    for j in range(J):
-        total = total + p.gather(1, neighbours[:, :, j : j + 1].expand(-1, -1, p.shape[-1]))
-    return degree.unsqueeze(-1), total
 
 
 class HiddenUpdate(nn.Module):

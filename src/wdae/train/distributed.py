@@ -105,7 +105,7 @@ def join(device: str | None = None) -> Iterator[Team]:
     dist.init_process_group(
         "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
     )
-    stop = _watch(PrefixStore("wdae-heartbeat", store.clone()), rank, size)
+    stop, heart = _watch(PrefixStore("wdae-heartbeat", store.clone()), rank, size)
     try:
         yield Team(rank, size, place)
         Team(rank, size, place).barrier()
@@ -116,6 +116,7 @@ def join(device: str | None = None) -> Iterator[Team]:
         raise RunError(_lost(rank, size, str(error).splitlines()[0])) from error
     finally:
         stop.set()
+        heart.join(timeout=PATIENCE_S)  # a thread inside the store while Python shuts down would abort it
         dist.destroy_process_group()
 
 
@@ -131,7 +132,7 @@ def _lost(rank: int, size: int, reason: str) -> str:
     )
 
 
-def _watch(store: Any, rank: int, size: int) -> threading.Event:
+def _watch(store: Any, rank: int, size: int) -> tuple[threading.Event, threading.Thread]:
     """Beat, and listen for the others; end this process when one falls silent.
 
     A collective that waits for a dead process cannot be interrupted from Python, hence the hard exit.
@@ -160,8 +161,9 @@ def _watch(store: Any, rank: int, size: int) -> threading.Event:
                 print(f"error: {_lost(rank, size, silent)}", file=sys.stderr, flush=True)
                 os._exit(3)
 
-    threading.Thread(target=beat, name="wdae-heartbeat", daemon=True).start()
-    return stop
+    heart = threading.Thread(target=beat, name="wdae-heartbeat", daemon=True)
+    heart.start()
+    return stop, heart
 
 
 class _Sum(torch.autograd.Function):

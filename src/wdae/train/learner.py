@@ -9,7 +9,7 @@ from wdae.bank import ClassSet
 from wdae.episodes import Episodes
 from wdae.generate import novel_estimate
 from wdae.methods.learned import StepLosses, TrainingBatch
-from wdae.nn.cosine import unit
+from wdae.nn.cosine import vector_length
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
 from wdae.nn.losses import stage2_losses
@@ -17,8 +17,13 @@ from wdae.nn.losses import stage2_losses
 __all__ = ["Learner", "StepLosses", "TrainingBatch", "gather_batch"]
 
 
-def gather_batch(pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shots: bool) -> TrainingBatch:
-    """The features of a batch of episodes of fake novel classes, on the device they lie on."""
+def gather_batch(
+    pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shots: bool, queries: Tensor | None = None
+) -> TrainingBatch:
+    """The features of a batch of episodes of fake novel classes, on the device they lie on.
+
+    ``queries`` are the pool's features in the dtype their products are computed in, where that is another.
+    """
     assert episodes.base_classes is not None
     n_base = episodes.base_classes.shape[1]
     E, n, Q = episodes.query.shape
@@ -29,7 +34,7 @@ def gather_batch(pool: ClassSet, weights: Tensor, episodes: Episodes, equal_shot
         novel_targets=weights[episodes.novel_classes],
         support=pool.features[episodes.support],
         support_mask=None if equal_shots else episodes.support_mask,
-        queries=pool.features[rows],
+        queries=(pool.features if queries is None else queries)[rows],
         labels=torch.cat([novel_labels.expand(E, -1), episodes.base_query_label], dim=1),
         base_classes=episodes.base_classes,
         novel_classes=episodes.novel_classes,
@@ -81,8 +86,10 @@ class Learner(nn.Module):
             graph = build_graph(initial, self.n_neighbours, self.inverse_temperature)
         weights = initial
         if self.noise > 0:
-            draw = torch.randn(initial.shape, device=initial.device, generator=generator)
-            weights = unit(initial + self.noise * draw)  # normalised again, as in the authors' code
+            with torch.no_grad():  # in place: nothing here learns
+                weights = torch.randn(initial.shape, device=initial.device, generator=generator)
+                weights = weights.mul_(self.noise).add_(initial)
+                weights /= vector_length(weights).unsqueeze(-1)  # normalised again, as in the authors' code
         restored = self.denoiser(weights, graph, generator)
         targets = torch.cat([batch.base, batch.novel_targets], dim=1)
         losses = stage2_losses(restored, targets, batch.queries, batch.labels, self.scale)

@@ -126,6 +126,7 @@ def fit(
         forward = torch.compile(learner, dynamic=False)
     batches = _batches(sampler, config, progress.step)
     weights = unit(base.weights)
+    queries = pool.features.to(dtype) if isinstance(learner, Learner) else None
     generator = torch.Generator(device) if forward is learner else None
     sums = torch.tensor(progress.sums, device=device)
 
@@ -144,7 +145,7 @@ def fit(
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(config, progress.step)
             _reseed(generator, derive_seed(recipe.seed, "step", progress.step), device)
-            batch = gather_batch(pool, weights, next(batches), equal_shots=len(config.shots) == 1)
+            batch = gather_batch(pool, weights, next(batches), len(config.shots) == 1, queries)
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 losses = forward(batch, generator)
             optimiser.zero_grad(set_to_none=True)

@@ -71,7 +71,7 @@ def _identity(recipe: MetaRecipe) -> dict[str, Any]:
     """What two recipes must share for one to go on where the other stopped."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
     keys = (
-        ("seed", "denoiser", "training")
+        ("seed", "precision", "denoiser", "training")
         if recipe.method is None
         else ("seed", "method", "options", "training")
     )
