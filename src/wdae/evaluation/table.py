@@ -99,9 +99,11 @@ class ResultTable:
             head[1] = "shots"
             for row, result in zip(body, self.results, strict=True):
                 row[1] = str(result.n_shot)
-        table = Table(title=heading, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title=heading, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        )
         for i, name in enumerate(head):
-            table.add_column(name, justify="right" if i else "left", no_wrap=i != 1)
+            table.add_column(name, justify="right" if i else "left", no_wrap=True)
         for i, row in enumerate(body):
             last_of_group = i + 1 < len(body) and body[i + 1][1] != row[1]
             table.add_row(*row, end_section=last_of_group)
