@@ -18,7 +18,7 @@ def gains_table(
     from rich.table import Table
 
     title = f"Gain over {baseline}, points (paired, ± 95 % interval)"
-    view = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    view = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     view.add_column("method", no_wrap=True)
     view.add_column("shots", justify="right")
     shown = [m for m in metrics if table.gains(baseline, m)]

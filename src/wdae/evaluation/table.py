@@ -100,7 +100,12 @@ class ResultTable:
             for row, result in zip(body, self.results, strict=True):
                 row[1] = str(result.n_shot)
         table = Table(
-            title=heading, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+            title=heading,
+            caption=caption,
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
         )
         for i, name in enumerate(head):
             table.add_column(name, justify="right" if i else "left", no_wrap=True)

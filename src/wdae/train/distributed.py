@@ -110,13 +110,13 @@ def join(device: str | None = None) -> Iterator[Team]:
         yield Team(rank, size, place)
         Team(rank, size, place).barrier()
         stop.set()
+        heart.join(timeout=PATIENCE_S)  # a thread inside the store while Python shuts down would abort it
     except (dist.DistBackendError, RuntimeError) as error:
         if not _is_lost_contact(error):
             raise
         raise RunError(_lost(rank, size, str(error).splitlines()[0])) from error
     finally:
         stop.set()
-        heart.join(timeout=PATIENCE_S)  # a thread inside the store while Python shuts down would abort it
         dist.destroy_process_group()
 
 
