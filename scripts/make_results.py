@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,37 @@ def benchmark_section(path: Path) -> list[str]:
     environment = record.get("environment", {})
     where = environment.get("gpu") or f"{environment.get('cpu')}, {environment.get('cores')} cores"
     out = [f"### {path.stem}", "", f"{where}; torch {environment.get('torch')}.", ""]
-    tables = [
-        value for value in record.values() if isinstance(value, list) and value and isinstance(value[0], dict)
-    ]
-    for rows in tables:
+    picture = path.with_name(path.stem.removesuffix("-cpu") + ".png")
+    if picture.exists():
+        out += [f"![{picture.stem}](../benchmarks/results/{picture.name})", ""]
+    for heading, rows in _tables(record):
         head = list(rows[0])
+        out += [f"{heading}:", ""] if heading not in ("rows", "") else []
         out.append("| " + " | ".join(name.replace("_", " ") for name in head) + " |")
         out.append("| " + " | ".join(["---:"] * len(head)) + " |")
         out += ["| " + " | ".join(_short(row.get(name)) for name in head) + " |" for row in rows]
         out.append("")
     return out
+
+
+def _tables(record: dict[str, Any], heading: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Lists of rows, and groups of equal rows by name, wherever they stand in a record."""
+    for name, value in record.items():
+        title = f"{heading}, {name}" if heading else name.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            yield title, value
+        elif isinstance(value, dict) and name not in ("environment", "bank", "sizes"):
+            parts = list(value.values())
+            if parts and all(isinstance(part, dict) and list(part) == list(parts[0]) for part in parts):
+                if any(isinstance(v, dict) for v in parts[0].values()):
+                    for inner, part in value.items():
+                        yield from _tables({inner: part}, title)
+                else:
+                    yield title, [{"": key, **part} for key, part in value.items()]
+            elif not any(isinstance(part, dict) for part in parts):
+                yield title, [value]
+            else:
+                yield from _tables(value, title)
 
 
 def _short(value: Any) -> str:
