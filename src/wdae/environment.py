@@ -26,7 +26,7 @@ def environment(*, seed: int | None, command: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": _gpu(),
