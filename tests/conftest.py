@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import pytest
 import torch
 
 from wdae.bank import FeatureBank
 from wdae.synthetic import synthetic_bank
+
+# Some tests fork this process. Collected in the child, an inference engine that an earlier test left behind
+# would wait for its threads, which a fork does not copy, without end.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=gc.disable)
 
 
 @pytest.fixture(autouse=True, scope="session")
