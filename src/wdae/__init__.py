@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wdae.methods import WDAE, InitialEstimate
     from wdae.nn import Denoiser
     from wdae.synthetic import synthetic_bank
-    from wdae.train.meta import train
+    from wdae.train.meta import train as train_denoiser
     from wdae.train.meta_config import MetaRecipe
 
 _HOMES = {
@@ -33,7 +33,7 @@ _HOMES = {
     "InitialEstimate": "wdae.methods",
     "WDAE": "wdae.methods",
     "MetaRecipe": "wdae.train.meta_config",
-    "train": "wdae.train.meta",
+    "train_denoiser": "wdae.train.meta:train",  # wdae.train is the package
     "few_way": "wdae.evaluation.protocol",
     "all_way": "wdae.evaluation.protocol",
     "Result": "wdae.evaluation.results",
@@ -56,11 +56,12 @@ __all__ = [
     "few_way",
     "paired",
     "synthetic_bank",
-    "train",
+    "train_denoiser",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
     raise AttributeError(f"module 'wdae' has no attribute {name!r}")
