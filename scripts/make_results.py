@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
 from wdae.run import Run
@@ -25,11 +26,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
 METRICS = ("novel", "base", "all", "harmonic")
 BASELINE = "initial-estimate"
-PAPER = {  # 5-way MiniImageNet, WRN-28-10: tables 2 and 3 of the paper
-    BASELINE: {1: {"novel": 59.68}, 5: {"novel": 76.48}},
-    "wdae-gnn": {1: {"novel": 61.07, "all": 56.55}, 5: {"novel": 76.75, "all": 67.00}},
-    "wdae-mlp": {1: {"novel": 60.61, "all": 56.07}, 5: {"novel": 76.56, "all": 67.05}},
-}
 
 
 def collect(name: str, runs: list[Path]) -> Path:
@@ -66,11 +62,13 @@ def accuracy_table(record: dict[str, Any]) -> list[str]:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
     for row in record["rows"]:
         cells = [row["method"], str(row["n_shot"])]
-        paper = PAPER.get(row["method"], {}).get(row["n_shot"], {})
+        known = MINI_IMAGENET.get(row["method"])
+        paper = {} if known is None else {"novel": known.accuracy, "all": known.all_classes}
         for metric in ("novel", "all", "base"):
             cells.append(Estimate(**row["metrics"][metric]).percent() if metric in row["metrics"] else "")
             if metric != "base":
-                cells.append(f"{paper[metric]:.2f}" if metric in paper else "")
+                figure = paper.get(metric, {}).get(row["n_shot"])
+                cells.append("" if figure is None else f"{figure:.2f}")
             gain = row["gains"].get(metric)
             cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
         lines.append(cells)
@@ -141,7 +139,14 @@ def write() -> Path:
         if notes.exists():
             out += [notes.read_text().strip(), ""]
         out += [*accuracy_table(record), ""]
-    out += ["## Speed and size", ""]
+    out += [
+        "## Speed and size",
+        "",
+        "Each record is one run of its benchmark. `evaluation-cpu` and `training-cpu` are the best of three",
+        "timings within that run; other runs of these two have differed by up to a quarter.",
+        "`training-gpu` and `stage1-gpu` are single timings.",
+        "",
+    ]
     for path in sorted(BENCHMARKS.glob("*.json")):
         out += benchmark_section(path)
     write_text(PAGE, "\n".join(out).rstrip() + "\n")

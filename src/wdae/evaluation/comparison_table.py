@@ -88,7 +88,8 @@ class ComparisonTable:
         row += [f"{info.get('training_seconds', 0):.1f}", f"{info.get('episodes_per_second', 0):,.0f}"]
         if self.paper is not None:
             figure = self.paper.get(result.method)
-            row.append("–" if figure is None else f"{figure.accuracy[result.n_shot]:.2f} ({figure.backbone})")
+            known = figure.accuracy.get(result.n_shot) if figure is not None else None
+            row.append("–" if figure is None or known is None else f"{known:.2f} ({figure.backbone})")
         return row
 
     def _gains(self) -> dict[tuple[str, int, str], Estimate]:
