@@ -139,6 +139,25 @@ def test_born_again(tmp_path: Path) -> None:
         train_stage1(pupil, drawn_data(classes=3), Run.create(tmp_path / "third", pupil), ALONE)
 
 
+def test_a_second_round_goes_on_from_the_first(tmp_path: Path) -> None:
+    config = recipe(epochs=2)
+    train_stage1(config, drawn_data(), first := Run.create(tmp_path / "first", config), ALONE)
+    trained = load_model(first.path / "model").recogniser
+    # A rate of nearly nothing: what comes out is what it began with, but for classes that are new.
+    still = recipe(epochs=1, start=str(first.path / "model"), optimiser__learning_rate=1e-12)
+    for classes in (4, 3):
+        run = Run.create(tmp_path / f"second-{classes}", still)
+        outcome = train_stage1(still, drawn_data(classes=classes), run, ALONE)
+        assert outcome.model is not None
+        second = load_model(outcome.model).recogniser
+        assert torch.allclose(second.classifier.weight, trained.classifier.weight[:classes], atol=1e-6)
+        for name, value in second.backbone.named_parameters():
+            assert torch.allclose(value, trained.backbone.get_parameter(name), atol=1e-6)
+    other = recipe(start=str(first.path / "model"), backbone="conv4-64", backbone_options={"image_size": 16})
+    with pytest.raises(ModelError, match="does not fit"):
+        train_stage1(other, drawn_data(), Run.create(tmp_path / "third", other), ALONE)
+
+
 def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
     config = recipe(epochs=1, precision="bf16")
     run = Run.create(tmp_path / "run", config)

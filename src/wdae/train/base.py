@@ -24,12 +24,12 @@ from wdae.train.distributed import Team, share_batch_norm
 from wdae.train.interrupt import held_interrupts
 from wdae.train.meter import Meter
 from wdae.train.mixup import draw_mix
-from wdae.train.model_file import save_model
+from wdae.train.model_file import load_model, save_model
 from wdae.train.objective import classified, objective
 from wdae.train.recogniser import Recogniser
 from wdae.train.stage1_config import Stage1Config
 from wdae.train.stage1_data import Stage1Data
-from wdae.train.stage1_state import Stage1State
+from wdae.train.stage1_state import Stage1State, start_from
 from wdae.train.validation import validate
 
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model"
@@ -70,6 +70,8 @@ def train_stage1(
     state = Stage1State(config, len(data.class_names), total, device)
     if config.sync_batch_norm and team.size > 1:
         share_batch_norm(state.model, device)
+    if config.start is not None and not resume:
+        start_from(state.model, data.class_names, load_model(config.start, device))
     state.prepare()
     if resume:
         state.restore(run.path / LAST)

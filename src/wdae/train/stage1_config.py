@@ -176,6 +176,8 @@ class Stage1Config(Config):
     """A registered backbone, ``pkg.module:factory``, ``timm:NAME`` or ``transformers:NAME``."""
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone (dropout, for example)."""
+    start: Path | None = None
+    """Folder of a trained model to go on from; rows of classes it does not know begin anew."""
     epochs: int = Field(default=26, ge=1)
     """Passes over the training pictures."""
     batch: int = Field(default=256, ge=1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from wdae.errors import RecipeError
+from wdae.errors import ModelError, RecipeError
 from wdae.train.averaging import Average
 from wdae.train.checkpoint import load_checkpoint, optimiser_tensors, restore_optimiser, save_checkpoint
+from wdae.train.model_file import Stage1Model
 from wdae.train.recogniser import Recogniser, build_recogniser
 from wdae.train.schedule import rate_share
 from wdae.train.stage1_config import Stage1Config
@@ -95,6 +96,23 @@ class Stage1State:
         self.step, self.best = int(state["step"]), dict(state["best"])
 
 
+def start_from(model: Recogniser, class_names: Sequence[str], trained: Stage1Model) -> None:
+    """Take a trained model's weights: backbone, scale, and the rows of classes known to both."""
+    theirs = trained.recogniser
+    try:
+        model.backbone.load_state_dict(theirs.backbone.state_dict())
+    except RuntimeError as error:
+        raise ModelError(
+            f"the model to start from has backbone {trained.card['backbone']!r}, which does not fit: {error}"
+        ) from error
+    rows = {name: row for row, name in enumerate(trained.class_names)}
+    with torch.no_grad():
+        model.classifier.scale.copy_(theirs.classifier.scale)
+        for row, name in enumerate(class_names):
+            if name in rows:
+                model.classifier.weight[row] = theirs.classifier.weight[rows[name]]
+
+
 def make_optimiser(model: nn.Module, config: Stage1Config) -> torch.optim.SGD:
     """SGD with Nesterov momentum, in one kernel where the device has one."""
     options = config.optimiser
@@ -118,7 +136,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "
     found: list[str] = []
     for key in sorted({*then, *now}):
         name = f"{prefix}{key}"
-        if name in _FREE or name in ("data.path", "data.cache_dir"):
+        if name in _FREE or name in ("data.path", "data.cache_dir", "start"):
             continue
         old, new = then.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
