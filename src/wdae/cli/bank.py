@@ -141,6 +141,36 @@ def show(bank: Path, *, json: Annotated[bool, Parameter(negative=())] = False, f
 
 
 @app.command
+def join(
+    *banks: Path,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    dtype: Literal["float32", "float16", "int8"] = "int8",
+) -> None:
+    """Join banks of the same pictures: wdae bank join one two -o both. The features stand side by side.
+
+    A score in the joined bank is the mean of the banks' scores: an ensemble of backbones. The banks must hold
+    the same pictures in the same order, as wdae extract leaves them.
+
+    Parameters
+    ----------
+    banks
+        The banks' folders, two or more.
+    out
+        The folder to write; it must not exist.
+    dtype
+        How features are stored.
+    """
+    from wdae.bank import FeatureBank
+    from wdae.bank.join import join_banks
+    from wdae.storage import refuse_existing
+
+    if len(banks) < 2:
+        raise BankError(f"joining takes two banks or more; got {len(banks)}")
+    refuse_existing(out)
+    _write(join_banks([FeatureBank.open(bank) for bank in banks]), out, dtype)
+
+
+@app.command
 def synthesize(
     out: Annotated[Path, Parameter(name=["--out", "-o"])],
     *,
