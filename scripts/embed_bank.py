@@ -47,6 +47,11 @@ n04522168 vase, n07613480 trifle
 """
 
 
+def readable_names() -> dict[str, str]:
+    """Readable names of MiniImageNet's classes, by WordNet number."""
+    return dict(entry.strip().split(" ", 1) for entry in NAMES.replace("\n", " ").split(","))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -55,7 +60,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     bank = FeatureBank.open(args.bank)
-    names = dict(entry.strip().split(" ", 1) for entry in NAMES.replace("\n", " ").split(","))
+    names = readable_names()
     generator = torch.Generator().manual_seed(SEED)
     rows = []
     for part, per_class in IMAGES.items():

@@ -12,11 +12,14 @@ from wdae.model.model import Head, Model
 from wdae.model.names import shorten, unknown_classes
 from wdae.nn.cosine import unit
 
-OUT_OF_PLACE = 0.6
+# Chosen on validation classes, for warnings about one sound class in twenty (scripts/choose_thresholds.py).
+OUT_OF_PLACE = 0.65
 """An example that agrees with the others less than this share of what is usual among them is out of place."""
 
-_USUAL = 0.4  # base pictures less like their own class than a new class may be like another
-_COINCIDES = 0.8  # similarity to another class that is too near, where no base images say what is
+_USUAL = (
+    0.63  # share of base pictures that are less like their own class than a new class may be like another
+)
+_COINCIDES = 0.67  # similarity to another class that is too near, where no base images say what is
 _NEIGHBOURS, _TEMPERATURE = 10, 5.0
 
 
@@ -55,6 +58,7 @@ class Explanation:
         step: ε of its number of shots; None for a base class, and without a denoiser.
         moved: degrees between its initial estimate and its weight; None likewise.
         own_probability: what the class itself gets at its centre.
+        listens: whether classes exchange messages with their neighbours: the model has a graph network.
     """
 
     name: str
@@ -67,6 +71,12 @@ class Explanation:
     confusable: tuple[Confusable, ...]
     examples: tuple[ExampleView, ...]
     warnings: tuple[str, ...]
+    listens: bool = True
+
+    @property
+    def neighbours_title(self) -> str:
+        """What its neighbours are to it."""
+        return "listens to (class graph)" if self.listens else "nearest classes"
 
     def as_json(self) -> dict[str, Any]:
         """JSON values."""
@@ -78,10 +88,10 @@ class Explanation:
         lines = [f"{shorten(self.name)}: {kind}, {self.shots} examples given"]
         if self.moved is not None and self.step is not None:
             lines.append(f"refinement moved its weight by {self.moved:.1f}° (step {self.step:.2f})")
-        lines.append("\nlistens to (class graph):")
-        lines += [
-            f"  {n.strength:6.1%}  {shorten(n.name)}  (cosine {n.similarity:.2f})" for n in self.neighbours
-        ]
+        lines.append(f"\n{self.neighbours_title}:")
+        for n in self.neighbours:
+            strength = f"{n.strength:6.1%}  " if self.listens else ""
+            lines.append(f"  {strength}{shorten(n.name)}  (cosine {n.similarity:.2f})")
         lines.append(f"\nat its centre it gets {self.own_probability:.1%}; it may be confused with:")
         lines += [
             f"  {c.probability:6.1%}  {shorten(c.name)}  (cosine {c.similarity:.2f})" for c in self.confusable
@@ -99,7 +109,16 @@ class Explanation:
 
 @torch.no_grad()
 def explain(model: Model, name: str, top: int = 5) -> Explanation:
-    """Explain one class of a model."""
+    """Explain one class of a model.
+
+    >>> from wdae.calibration import Calibration
+    >>> from wdae.model import Ground
+    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> model.add({"okapi": torch.tensor([[0.6, 0.0, 0.8, 0.0]])})
+    >>> found = explain(model, "okapi")
+    >>> found.shots, found.neighbours[0].name, found.confusable[0].name
+    (1, 'cat', 'cat')
+    """
     if name not in model.names:
         raise unknown_classes([name], model.names, "class")
     head = model.head
@@ -134,7 +153,17 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
     examples = _examples(model, name)
     warnings = tuple(_warnings(model, name, place, initial, examples))
     return Explanation(
-        name, is_base, model.shots(name), step, moved, own, neighbours, confusable, examples, warnings
+        name,
+        is_base,
+        model.shots(name),
+        step,
+        moved,
+        own,
+        neighbours,
+        confusable,
+        examples,
+        warnings,
+        listens=method is not None and method.denoiser.kind == "gnn",
     )
 
 

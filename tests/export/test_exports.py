@@ -39,12 +39,12 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A model with a real convolutional backbone, as ``wdae learn`` makes it."""
     from wdae import backbones
     from wdae.data import hold_out, open_dataset
-    from wdae.model.teach import _picture_bank
+    from wdae.model.picture_bank import picture_bank
 
     photos = paint(tmp_path_factory.mktemp("photos"), ["red", "green", "blue"], 6)
     torch.manual_seed(0)
     eye = PictureBackbone.of(backbones.build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
-    bank = _picture_bank(hold_out(open_dataset(photos), 1, 0), eye, None, None, False)
+    bank = picture_bank(hold_out(open_dataset(photos), 1, 0), eye)
     learned = learn(bank, LearnConfig(steps=2))
     learned.backbone = eye
     return learned

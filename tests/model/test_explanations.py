@@ -42,6 +42,7 @@ def test_how_far_the_weight_moved(ground: Ground, newcomers: Newcomers) -> None:
     assert found.step == pytest.approx(0.7)
     assert found.moved == pytest.approx(math.degrees(math.acos(cosine)), abs=0.1) and found.moved > 0.5
     assert explain(model, ground.names[0]).moved is None
+    assert "listens to" in found.as_text()
 
 
 def test_an_example_of_another_class_is_out_of_place(ground: Ground, newcomers: Newcomers) -> None:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="add", help="Teach a model new classes, from a few pictures each.")
+app = App(name="add", help_format="markdown")
 
 
 @app.default
 def add(
     model: Path,
-    sources: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    sources: Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)] = (),
     *,
     class_name: Annotated[str | None, Parameter(name=["--class", "-c"])] = None,
     update: bool = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="explain", help="Show what a model made of a class, and what it may be confused with.")
+app = App(name="explain", help_format="markdown")
 
 
 @app.default

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-app = App(name="export", help="Write a model to run elsewhere: onnx, torchscript or a plain matrix.")
+app = App(name="export", help_format="markdown")
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
 

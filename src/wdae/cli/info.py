@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-app = App(name="info", help="Show a model's classes, shots, history, sizes and figures.")
+app = App(name="info", help_format="markdown")
 
 
 @app.default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ app = App(name="learn", help="Learn a model from base classes, to teach new clas
 @recipe_command(app, LearnConfig)
 def learn(
     recipe: LearnConfig,
-    source: Path,
+    source: Path | None = None,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
     backbone: str | None = None,
@@ -24,12 +25,17 @@ def learn(
     epochs: int = 30,
     size: int = 84,
     skip_broken: bool = False,
+    resume: bool = False,
 ) -> None:
     """Learn a model from base classes: wdae learn photos -o model.
 
     SOURCE is a folder with a folder of pictures per class, a feature bank, or a file of features with labels
     (.npz, .csv, .safetensors, ...). For pictures a backbone is trained on them, or one that has weights is
-    used as it is. Then the denoiser is trained and the model calibrated.
+    used as it is (--backbone embedded: better with fewer than some hundred pictures a class). Then the
+    denoiser is trained and the model calibrated.
+
+    Without SOURCE the model is one that ships with the package: it knows 64 classes of animals and things,
+    takes pictures, and is ready to be taught yours: wdae learn -o model.
 
     Parameters
     ----------
@@ -38,24 +44,40 @@ def learn(
     output
         The model to make: a folder.
     backbone
-        Use a backbone as it is: embedded, timm:NAME, pkg.module:factory, or a folder of wdae pretrain.
+        Use a backbone as it is: embedded, timm:NAME, pkg.module:factory, or a folder of wdae pretrain. With
+        features as SOURCE: the backbone that they came from, so that the model takes pictures too.
     train
-        Without --backbone: the backbone to train on the pictures.
+        Without --backbone: the backbone to train on the pictures (conv4-64, resnet10, resnet12, ...).
     epochs
         Without --backbone: passes over the pictures.
     size
         Without --backbone: side to which pictures are scaled.
     skip_broken
         Leave unreadable pictures out instead of refusing the folder.
+    resume
+        Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
+    from wdae.config import load as checked
+    from wdae.model.lesson import Lesson, attending, unfinished
     from wdae.model.store import load, save
     from wdae.model.summary import print_summary, summary
     from wdae.model.teach import learn_from
-    from wdae.storage import refuse_existing
 
-    refuse_existing(output)
-    model = learn_from(
-        source, recipe, backbone=backbone, train=train, epochs=epochs, size=size, skip_broken=skip_broken
-    )
-    save(model, output)
+    options = {
+        "source": None if source is None else source.absolute(),
+        "backbone": backbone,
+        "train": train,
+        "epochs": epochs,
+        "size": size,
+        "skip_broken": skip_broken,
+    }
+    asked = checked(Lesson, None, options).model_copy(update={"recipe": recipe})
+    try:
+        with attending(asked, output, resume=resume) as (lesson, work):
+            model = learn_from(lesson, work, told=lambda line: print(line, file=sys.stderr))
+            save(model, output)
+    except KeyboardInterrupt:
+        if (kept := unfinished(output)).exists():
+            print(f"{kept} keeps what was done; go on with: wdae learn -o {output} --resume", file=sys.stderr)
+        raise
     print_summary(summary(load(output), output))

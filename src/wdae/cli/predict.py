@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="predict", help="Classify pictures with a model.")
+app = App(name="predict", help_format="markdown")
 
 
 @app.default
 def predict(
     model: Path,
-    sources: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    sources: Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)] = (),
     *,
     top: int = 1,
     json: bool = False,

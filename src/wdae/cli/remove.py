@@ -7,12 +7,15 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="remove", help="Take added classes out of a model.")
+app = App(name="remove", help_format="markdown")
 
 
 @app.default
 def remove(
-    model: Path, classes: Annotated[tuple[str, ...], Parameter(negative=())] = (), *, patience: float = 60.0
+    model: Path,
+    classes: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    *,
+    patience: float = 60.0,
 ) -> None:
     """Take added classes out of a model; wdae undo brings them back.
 

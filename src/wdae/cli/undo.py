@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-app = App(name="undo", help="Take the last change of a model back.")
+app = App(name="undo", help_format="markdown")
 
 
 @app.default

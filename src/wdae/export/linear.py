@@ -13,6 +13,18 @@ def export_linear(model: Model, path: str | Path) -> Path:
     """Write ``weight`` ``[C, D]`` and ``bias`` ``[C]`` to a safetensors file, class names in its metadata.
 
     Ten lines of NumPy use it: see docs/guides/deploy.md.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> import torch
+    >>> from pathlib import Path
+    >>> from wdae.calibration import Calibration
+    >>> from wdae.model import Ground
+    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> from wdae.storage import load_tensors
+    >>> file = export_linear(model, Path(place.name) / "model.safetensors")
+    >>> {name: list(tensor.shape) for name, tensor in sorted(load_tensors(file).items())}
+    {'bias': [2], 'weight': [2, 4]}
     """
     head = model.head
     save_tensors(path, {"weight": head.matrix, "bias": head.offsets}, metadata(model))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,18 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
 
     Its outputs ``scores`` and ``probabilities`` are compared with torch's in onnxruntime, for batches of 1, 2
     and 5; a file that differs by more than 1e-4 is not kept.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from pathlib import Path
+    >>> from wdae.calibration import Calibration
+    >>> from wdae.model import Ground
+    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> file = export_onnx(model, Path(place.name) / "model.onnx")
+    >>> import onnxruntime
+    >>> session = onnxruntime.InferenceSession(str(file))
+    >>> session.run(["scores"], {"features": np.eye(4, dtype=np.float32)[:1]})[0].tolist()
+    [[10.0, 0.0]]
     """
     try:
         import onnx
@@ -47,7 +61,7 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
 
 def _convert(module: nn.Module, name: str, items: Tensor, path: Path) -> None:
     # The exporter tells its progress on stdout and warns of its own internals.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
@@ -60,6 +74,18 @@ def _convert(module: nn.Module, name: str, items: Tensor, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Only errors of a library's log: libraries that a model does not need may be missing."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check(session: Any, module: nn.Module, name: str, items: Tensor) -> None:

@@ -16,7 +16,19 @@ TOLERANCE = 1e-4
 
 
 def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> Path:
-    """Write a TorchScript file; class names travel in its extra file ``labels``."""
+    """Write a TorchScript file; class names travel in its extra file ``labels``.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from pathlib import Path
+    >>> from wdae.calibration import Calibration
+    >>> from wdae.model import Ground
+    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> file = export_torchscript(model, Path(place.name) / "model.pt")
+    >>> scores, probabilities = torch.jit.load(str(file))(torch.eye(4)[:1])
+    >>> scores.tolist()
+    [[10.0, 0.0]]
+    """
     module, _, items = export_module(model, part)
     with atomic_file(path) as temporary, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -49,6 +49,10 @@ class Ground:
         refine_base: whether base weights move too when classes are added, as in the paper; without, they
             stay exactly as learned.
         info: provenance, recipe, how labels are to be read; JSON values.
+
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> ground.dim, ground.novel_weights([torch.eye(4)[2:3]]).final.tolist()
+    (4, [[0.0, 0.0, 1.0, 0.0]])
     """
 
     names: tuple[str, ...]

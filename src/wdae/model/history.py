@@ -24,7 +24,12 @@ LEARNED = 0
 
 @dataclass(frozen=True)
 class Change:
-    """One change: ``added`` maps classes to rows of examples, ``removed`` lists classes taken out."""
+    """One change: ``added`` maps classes to rows of examples, ``removed`` lists classes taken out.
+
+    >>> change = Change(1, 0, "add", "2024-05-01T12:00:00+00:00", {"okapi": (0, 1)})
+    >>> change.describe(), change.apply({})
+    ("added 'okapi' × 2", {'okapi': (0, 1)})
+    """
 
     number: int
     parent: int
@@ -55,7 +60,12 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """All changes ever made, and the head: the number of the one that the model stands at."""
+    """All changes ever made, and the head: the number of the one that the model stands at.
+
+    >>> history = History().extended("add", {"okapi": [0, 1]}).extended("remove", {}, ["okapi"])
+    >>> history.state(), history.undone().state()
+    ({}, {'okapi': (0, 1)})
+    """
 
     changes: tuple[Change, ...] = ()
     head: int = LEARNED

@@ -8,7 +8,11 @@ from wdae.config import Config, Field
 
 
 class LearnConfig(Config):
-    """From base features to a model that classes can be added to."""
+    """From base features to a model that classes can be added to.
+
+    >>> LearnConfig(kind="mlp", steps=500).shots
+    (1, 2, 5)
+    """
 
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
@@ -36,6 +40,7 @@ class LearnConfig(Config):
     """Of the softmax over a class's neighbours."""
     refine_base: bool = False
     """Let base weights move too when classes are added, as in the paper; off, they stay as learned."""
+    # Chosen on validation classes (scripts/choose_thresholds.py).
     novel_share: float = Field(0.5, gt=0, lt=1)
     """Share of the pictures to classify that are expected to be of added classes; less favours base ones."""
     max_classes: int = Field(1000, ge=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from wdae.train.meta_config import DenoiserConfig, EvaluationConfig, MetaRecipe,
 FEWEST_CLASSES = 10
 """Base classes that a denoiser is trained on, beside those it is rehearsed with; with fewer there is none."""
 
+_KEPT_EVERY = 100  # steps between two checkpoints
+
 Told = Callable[..., None]
 
 
@@ -36,6 +39,7 @@ def learn(
     *,
     info: dict[str, Any] | None = None,
     told: Told | None = None,
+    checkpoint: Path | None = None,
 ) -> Model:
     """Learn a model from the base classes of a bank.
 
@@ -48,6 +52,13 @@ def learn(
         config: everything that matters.
         info: provenance to keep with the model, JSON values.
         told: called with the number of training episodes done, for a progress bar.
+        checkpoint: where to keep the denoiser's training, and to go on from if it is there.
+
+    >>> from wdae import synthetic_bank
+    >>> bank = synthetic_bank(16, 4, 2, 12, 8, seed=0, held_out_per_class=4)
+    >>> model = learn(bank, LearnConfig(hidden=8, steps=2, calibration_episodes=10))
+    >>> len(model.names), model.ground.info["denoiser"]
+    (16, 'gnn, trained on 16 classes')
     """
     config = config or LearnConfig()
     if not bank.has(Part.BASE_TRAIN):
@@ -60,7 +71,7 @@ def learn(
     else:
         weights, scale = unit(bank.base_weights.float()), bank.cosine_scale or 10.0
     cast = _cast(bank, train_set, held_out, weights, config)
-    method, why_not = _denoiser(cast, scale, config, told)
+    method, why_not = _denoiser(cast, scale, config, told, checkpoint)
     stages: list[Stage] = []
     if held_out is not None and method is None and not bank.has(Part.VALIDATION):
         stages = _rotation(train_set, held_out, weights, config)
@@ -170,7 +181,9 @@ def _pick(images: ClassSet, classes: Tensor) -> ClassSet:
     return ClassSet(torch.cat(rows), counts.cumsum(0) - counts, counts, names)
 
 
-def _denoiser(cast: _Cast, scale: float, config: LearnConfig, told: Told | None) -> tuple[WDAE | None, str]:
+def _denoiser(
+    cast: _Cast, scale: float, config: LearnConfig, told: Told | None, checkpoint: Path | None
+) -> tuple[WDAE | None, str]:
     """A trained denoiser, or the reason why there is none."""
     if config.kind == "none":
         return None, "none, as asked for"
@@ -202,7 +215,7 @@ def _denoiser(cast: _Cast, scale: float, config: LearnConfig, told: Told | None)
             noise=config.noise,
             steps=config.steps,
             episodes_per_step=max(1, min(8, 500 // len(several))),
-            validate_every=config.steps,
+            validate_every=min(_KEPT_EVERY, config.steps),
             keep="last",
         ),
         evaluation=EvaluationConfig(),
@@ -215,7 +228,8 @@ def _denoiser(cast: _Cast, scale: float, config: LearnConfig, told: Told | None)
         base_weights=cast.base[several],
         cosine_scale=scale,
     )
-    learner = train(recipe, small, told=told)
+    begun = checkpoint is not None and checkpoint.is_file()
+    learner = train(recipe, small, told=told, checkpoint=checkpoint, resume=begun)
     return as_method(learner, recipe), ""
 
 

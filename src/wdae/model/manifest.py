@@ -58,7 +58,7 @@ def read_manifest(
     path = folder / MANIFEST
     if not path.is_file():
         what = "does not exist" if not folder.exists() else f"has no {MANIFEST}, so it is not a model"
-        raise StorageError(f"{folder} {what}; make one with `wdae learn`")
+        raise StorageError(f"{folder} {what}; make one with: wdae learn -o {folder}")
     value = storage.read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise StorageError(f"{path} is not the manifest of a model of wdae")

@@ -22,7 +22,11 @@ _BLOCK = 256  # vectors scored at once: their scores stay in the cache
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """An example of an added class: its unit feature ``[D]``, where it came from, perhaps a small picture."""
+    """An example of an added class: its unit feature ``[D]``, where it came from, perhaps a small picture.
+
+    >>> Example(torch.tensor([0.6, 0.8]), source="okapi.jpg").source
+    'okapi.jpg'
+    """
 
     feature: Tensor
     source: str = ""
@@ -37,6 +41,12 @@ class Head:
 
     Shapes: weights ``[C, D]`` (unit rows), gains, offsets ``[C]``; novel is None without added classes. The
     offset of an added class includes ``prior``, how much likelier it is than a base class.
+
+    >>> from wdae.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> head = Model(ground).head
+    >>> head.scores(torch.tensor([[0.0, 3.0, 0.0, 4.0]])).round(decimals=3).tolist()
+    [[0.0, 6.0]]
     """
 
     names: tuple[str, ...]
@@ -83,6 +93,13 @@ class Model:
     """Base classes, the examples of classes added since, and the history of changes.
 
     Adding, removing and undoing change this object alone; :mod:`wdae.model.store` keeps it on disk.
+
+    >>> from wdae.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> model = Model(ground)
+    >>> model.add({"okapi": torch.eye(4)[2:3]})
+    >>> model.names, model.scores(torch.eye(4)[2:3]).argmax(1).tolist()
+    (('cat', 'dog', 'okapi'), [2])
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.errors import DataError, ModelError, WdaeError
+from wdae.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from wdae.backbones import Backbone
@@ -24,6 +24,7 @@ THUMBNAIL = 64
 
 _FEW = 64  # pictures that are not worth starting processes for
 EMBEDDED = "embedded"
+_SHIPPED = ("backbone", "backbone_options", "image_size", "mean", "std", "weights_sha256")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,14 @@ class PictureBackbone:
     """A backbone with how pictures are prepared for it.
 
     Args:
-        card: ``backbone`` (a name of the registry), ``backbone_options``, ``image_size``, ``mean``, ``std``.
+        card: ``backbone`` (a name of the registry), ``backbone_options``, ``image_size``, ``mean``, ``std``;
+            ``class_names`` where it is known what it was trained on.
         tensors: its weights, or None for the one that ships with the package, which is not copied.
+
+    >>> from wdae.backbones import build
+    >>> eye = PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    >>> eye.name, eye.image_size, eye.dim
+    ('conv4-64', 16, 64)
     """
 
     card: dict[str, Any]
@@ -56,6 +63,26 @@ class PictureBackbone:
     def image_size(self) -> int:
         """Side S of the pictures it takes."""
         return int(self.card["image_size"])
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """What is taken off each colour (RGB from 0 to 1) before the backbone sees it."""
+        return tuple(self.card["mean"])
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """What each colour is divided by then."""
+        return tuple(self.card["std"])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that it was trained on, where that is known."""
+        return tuple(self.card.get("class_names", ()))
+
+    @property
+    def dim(self) -> int:
+        """Feature size D."""
+        return self.network.feature_dim
 
     @classmethod
     def of(cls, backbone: Backbone, name: str, options: Mapping[str, Any], **card: Any) -> PictureBackbone:
@@ -78,7 +105,7 @@ class PictureBackbone:
         from wdae import backbones
 
         if self.tensors is None:
-            return embedded().network
+            return _shipped(self.card.get("weights_sha256")).network
         options = dict(self.card["backbone_options"])
         if self.name.startswith(("timm:", "transformers:")):
             options["pretrained"] = False  # every weight comes from the model
@@ -89,17 +116,33 @@ class PictureBackbone:
             raise ModelError(f"the model's weights do not fit backbone {self.name!r}: {error}") from error
         return network.eval()
 
+    def features(self, files: Sequence[str | Path]) -> Tensor:
+        """Features ``[M, D]`` of picture files, in their order; one that cannot be read is an error."""
+        return torch.cat([piece.features for piece in self.embed(files_as_set(files))])
+
     def embed(
-        self, images: ImageSet, *, skip_broken: bool = False, batch: int = 64, workers: int | None = None
+        self,
+        images: ImageSet,
+        *,
+        rows: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+        skip_broken: bool = False,
+        batch: int = 64,
+        workers: int | None = None,
     ) -> Iterator[Embedded]:
-        """Features of a set of pictures, a batch at a time, so that any number of them can pass."""
+        """Features of a set of pictures, a batch at a time, so that any number of them can pass.
+
+        Args:
+            rows: numbers of the pictures wanted; all by default.
+            skip_broken: leave out those that cannot be read.
+        """
         from wdae.data import AugmentConfig, CentralSquare, stream
         from wdae.data.augment import prepare
 
         size = self.image_size
         config = AugmentConfig(size=size, mean=tuple(self.card["mean"]), std=tuple(self.card["std"]))
-        workers = 0 if len(images) <= _FEW else workers
-        for piece in stream(images, CentralSquare(size), batch, workers, skip_broken=skip_broken):
+        workers = 0 if len(images if rows is None else rows) <= _FEW else workers
+        square = CentralSquare(size)
+        for piece in stream(images, square, batch, workers, rows=rows, skip_broken=skip_broken):
             with torch.no_grad():
                 features = self.network(prepare(piece.images, config)).float()
             yield Embedded(piece.rows, features, _thumbnails(piece.images))
@@ -115,7 +158,8 @@ def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> Pictur
     from wdae import backbones
 
     if name == EMBEDDED:
-        return replace(embedded(), tensors=None)
+        shipped = _shipped()
+        return PictureBackbone({key: shipped.card[key] for key in _SHIPPED})
     path = Path(name)
     for folder in (path, path / "model", path.parent):
         if (folder / "model.safetensors").is_file() and (folder / "model.json").is_file():
@@ -142,17 +186,17 @@ def of_stage1(folder: Path) -> PictureBackbone:
     )
 
 
-def embedded() -> PictureBackbone:
-    """The backbone that ships with the package."""
-    import wdae.embedded
+def _shipped(wanted: str | None = None) -> PictureBackbone:
+    """The backbone that ships with the package; its weights must be those that a model was learned with."""
+    from wdae.embedded import embedded_backbone
 
-    make = getattr(wdae.embedded, "embedded_backbone", None)
-    if make is None:
-        raise WdaeError("this version of wdae ships without a backbone; give timm:NAME or --train NAME")
-    backbone, spec = make()
-    facts = spec if isinstance(spec, dict) else vars(spec)
-    known = {key: facts[key] for key in ("image_size", "mean", "std") if key in facts}
-    return PictureBackbone.of(backbone, EMBEDDED, {}, **known)
+    shipped = embedded_backbone()
+    if wanted is not None and wanted != shipped.card["weights_sha256"]:
+        raise ModelError(
+            "the model was learned with another embedded backbone than this version of wdae ships; use the"
+            " version that wrote it (written_by in model.json), or learn the model again"
+        )
+    return shipped
 
 
 def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSet:

@@ -31,16 +31,28 @@ from wdae.nn.graph import ClassGraph
 GROUND, BACKBONE = "ground.safetensors", "backbone.safetensors"
 
 
-def save(model: Model, path: str | Path) -> None:
+def save(model: Model, path: str | Path, *, half: bool = False) -> None:
     """Write a model to the new folder ``path``, which appears only when it is whole.
 
     Where the folder holds an earlier state of this very model, what has changed since is added to it.
+
+    Args:
+        half: write a new model's denoiser in half precision, at half the size.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from wdae.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> folder = Path(place.name) / "model"
+    >>> save(Model(ground), folder)
+    >>> sorted(file.name for file in folder.iterdir())
+    ['ground.safetensors', 'model.json']
     """
     if is_model(path):
         _save_again(model, Path(path))
         return
     with storage.atomic_folder(path) as folder:
-        storage.save_tensors(folder / GROUND, _ground_tensors(model.ground))
+        storage.save_tensors(folder / GROUND, _ground_tensors(model.ground, half))
         files = {GROUND: entry(folder / GROUND)}
         if model.backbone is not None and model.backbone.tensors is not None:
             storage.save_tensors(folder / BACKBONE, model.backbone.tensors)
@@ -82,6 +94,15 @@ def load(path: str | Path, *, verify: bool = True) -> Model:
 
     Args:
         verify: compare checksums; without, only names and sizes of files are checked.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from wdae.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> folder = Path(place.name) / "model"
+    >>> save(Model(ground), folder)
+    >>> load(folder).names
+    ('cat', 'dog')
     """
     return _read(Path(path), verify)[0]
 
@@ -91,6 +112,17 @@ def changing(path: str | Path, *, patience: float = PATIENCE) -> Iterator[Model]
     """The model in ``path``, to be changed: what the body did to it is kept when the body ends well.
 
     Other processes that want to change it meanwhile wait up to ``patience`` seconds.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from wdae.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> folder = Path(place.name) / "model"
+    >>> save(Model(ground), folder)
+    >>> with changing(folder) as model:
+    ...     model.add({"okapi": torch.eye(4)[2:3]})
+    >>> load(folder).added
+    ('okapi',)
     """
     folder = Path(path)
     read_manifest(folder)  # before a lock file is left in a folder that is no model
@@ -163,10 +195,13 @@ def _read_examples(folder: Path, block: dict[str, Any], dim: int) -> list[Exampl
     return [Example(feature, block["sources"][i], pictures.get(i)) for i, feature in enumerate(features)]
 
 
-def _ground_tensors(ground: Ground) -> dict[str, Tensor]:
+def _ground_tensors(ground: Ground, half: bool) -> dict[str, Tensor]:
     tensors = {"weights": ground.weights, "counts": ground.counts}
     if ground.method is not None:
-        tensors |= {f"denoiser/{k}": v for k, v in ground.method.denoiser.state_dict().items()}
+        state = ground.method.denoiser.state_dict()
+        tensors |= {
+            f"denoiser/{k}": v.half() if half and v.is_floating_point() else v for k, v in state.items()
+        }
     if ground.graph is not None:
         tensors |= {
             "graph/neighbours": ground.graph.neighbours.int(),

@@ -12,6 +12,12 @@ from wdae.model.model import Model
 from wdae.model.names import shorten
 
 _SHOWN = 30
+_BEFORE = "_before"
+_LABELS = {
+    "accuracy_base": "accuracy among base classes",
+    "ece_base": "calibration error, base classes",
+    "auroc_unknown": "known told from unknown (AUROC)",
+}
 
 
 def summary(model: Model, path: str | Path) -> dict[str, Any]:
@@ -65,11 +71,15 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
     for key, value in lines.items():
         console.print(f"{key}: {value}", markup=False, highlight=False, soft_wrap=True)
     if facts["figures"]:
-        table = Table(title="On held-out base data", title_justify="left")
+        table = Table(title="On data that was held out", title_justify="left")
         table.add_column("figure")
         table.add_column("value", justify="right")
-        for key, value in facts["figures"].items():
-            table.add_row(key.replace("_", " "), f"{value:.3f}")
+        table.add_column("uncalibrated", justify="right")
+        figures = facts["figures"]
+        for key, value in figures.items():
+            if not key.endswith(_BEFORE):
+                before = figures.get(key + _BEFORE)
+                table.add_row(label(key), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
     if added:
         table = Table(title="Added classes", title_justify="left")
@@ -86,6 +96,17 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if facts["history"]:
         console.print("* where the model stands; - taken back (wdae undo MODEL --to N returns)", style="dim")
+
+
+def label(figure: str) -> str:
+    """A figure's name in words.
+
+    >>> label("ece_added_5"), label("auroc_unknown")
+    ('calibration error, 5-shot classes added', 'known told from unknown (AUROC)')
+    """
+    if figure.startswith("ece_added_"):
+        return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
+    return _LABELS.get(figure, figure.replace("_", " "))
 
 
 def _plain(text: str) -> str:

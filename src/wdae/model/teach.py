@@ -3,80 +3,133 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from wdae.bank import FeatureBank, Part
 from wdae.data import ImageSet, hold_out
-from wdae.errors import DataError, WdaeError
+from wdae.errors import DataError, ModelError
 from wdae.model.inputs import is_feature_file
-from wdae.model.learn_config import LearnConfig
 from wdae.model.learning import FEWEST_CLASSES, held_out_parts, learn
+from wdae.model.lesson import Lesson, Work
 from wdae.model.model import Model
 from wdae.model.names import check_name
-from wdae.model.picture import PictureBackbone, load_backbone, of_stage1
+from wdae.model.picture import EMBEDDED, load_backbone
+from wdae.model.picture_bank import picture_bank, trained_backbone
 from wdae.progress import progress
+from wdae.storage import sha256
+
+Told = Callable[[str], None]
 
 
-def learn_from(
-    source: Path,
-    config: LearnConfig,
-    *,
-    backbone: str | None = None,
-    train: str = "conv4-64",
-    epochs: int = 30,
-    size: int = 84,
-    skip_broken: bool = False,
-) -> Model:
+def learn_from(lesson: Lesson, work: Work | None = None, told: Told = lambda _line: None) -> Model:
     """Learn a model from a bank, a file of features, or a folder with a folder of pictures per class.
 
+    Without a source it is the one that ships with the package: 64 classes, pictures in.
+
     Args:
-        source: one of those.
-        config: how base weights, denoiser and calibration are learned.
-        backbone: a frozen backbone for pictures (see :func:`wdae.model.picture.load_backbone`); without,
-            one is trained on the pictures themselves.
-        train: which backbone to train then; ``epochs`` and ``size`` (side of the pictures) belong to it.
-        skip_broken: leave unreadable pictures out.
+        lesson: from what, and how.
+        work: where to keep what can be gone on from, and to go on from what is there.
+        told: called with advice for the person who asked, a line at a time.
     """
-    info: dict[str, Any] = {"labels": "text", "source": source.name}
+    if lesson.source is None:
+        return _ready(lesson)
+    if work is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return learn_from(lesson, Work(Path(folder)), told)
+    source, info = lesson.source, {"labels": "text", "source": lesson.source.name}
     if (source / "manifest.json").is_file():
-        return _learn(FeatureBank.open(source), config, info)
+        work.check_source(sha256(source / "manifest.json"))
+        return _with_backbone(_learn(FeatureBank.open(source), lesson, work, info), lesson)
     if is_feature_file(source):
-        return _learn(_file_bank(source, config), config, info)
+        work.check_source(sha256(source))
+        return _with_backbone(_learn(_file_bank(source, lesson), lesson, work, info), lesson)
+    return _from_pictures(source, lesson, work, info, told)
+
+
+def _ready(lesson: Lesson) -> Model:
+    from wdae.embedded import embedded_model
+
+    if lesson.backbone not in (None, EMBEDDED):
+        raise DataError(
+            f"nothing to learn from with backbone {lesson.backbone}: give a folder with a folder of pictures"
+            " per class, a feature bank, or a file of features"
+        )
+    model = embedded_model()
+    recipe, made = lesson.recipe, type(lesson.recipe)()
+    changed = sorted(key for key in type(made).model_fields if getattr(recipe, key) != getattr(made, key))
+    fixed = [key for key in changed if key not in ("novel_share", "refine_base")]
+    if fixed:
+        raise DataError(
+            f"the model that ships with the package is learned already, so {', '.join(fixed)} cannot be set;"
+            " give something to learn from, or leave it out"
+        )
+    calibration = replace(model.ground.calibration, novel_share=recipe.novel_share)
+    model.ground = replace(model.ground, calibration=calibration, refine_base=recipe.refine_base)
+    return model
+
+
+def _from_pictures(source: Path, lesson: Lesson, work: Work, info: Mapping[str, Any], told: Told) -> Model:
     from wdae.data import open_dataset
 
+    config = lesson.recipe
     images = _base_only(open_dataset(source))
     for name in images.class_names:
         check_name(name)
+    work.check_source(images.source.stamp())
     per_class = _per_class(images, config.held_out)
     images = hold_out(images, per_class, config.seed) if per_class else images
-    if backbone is not None:
-        eye, weights, scale = load_backbone(backbone), None, None
+    if lesson.backbone is not None:
+        eye, weights, scale = load_backbone(lesson.backbone), None, None
     else:
-        eye, weights, scale = _trained(
-            source, images, config.seed, per_class, train, epochs, size, skip_broken
+        told(
+            f"training {lesson.train} on {len(images)} pictures; with fewer than some hundred a class, the"
+            " backbone that ships with the package is better and quicker: --backbone embedded"
         )
-    bank = _picture_bank(images, eye, weights, scale, skip_broken)
-    model = _learn(bank, config, info | {"backbone": eye.name})
+        eye, weights, scale = trained_backbone(lesson, source, images, per_class, work)
+    bank = picture_bank(images, eye, weights, scale, work, skip_broken=lesson.skip_broken)
+    model = _learn(bank, lesson, work, {**info, "backbone": eye.name})
     model.backbone = eye
     return model
 
 
-def _learn(bank: FeatureBank, config: LearnConfig, info: Mapping[str, Any]) -> Model:
+def _learn(bank: FeatureBank, lesson: Lesson, work: Work, info: Mapping[str, Any]) -> Model:
+    config = lesson.recipe
     per_step = max(1, min(8, 500 // max(1, min(bank.n_base, config.max_classes))))
     total = config.steps * per_step if config.kind != "none" and bank.n_base >= FEWEST_CLASSES else 0
-    with progress(total, "training the denoiser") as bar:
-        return learn(bank, config, info=dict(info), told=bar.update)
+    done = per_step * _steps_done(work.denoiser)
+    with progress(total, "training the denoiser", done=done) as bar:
+        return learn(bank, config, info=dict(info), told=bar.update, checkpoint=work.denoiser)
 
 
-def _file_bank(path: Path, config: LearnConfig) -> FeatureBank:
+def _steps_done(checkpoint: Path) -> int:
+    from wdae.train.checkpoint import load_checkpoint
+
+    return int(load_checkpoint(checkpoint).state["progress"]["step"]) if checkpoint.is_file() else 0
+
+
+def _with_backbone(model: Model, lesson: Lesson) -> Model:
+    """A model learned from features takes pictures too, once it is told which backbone they came from."""
+    if lesson.backbone is None:
+        return model
+    eye = load_backbone(lesson.backbone)
+    if eye.dim != model.ground.dim:
+        raise ModelError(
+            f"backbone {lesson.backbone} gives features of size {eye.dim}, those of {lesson.source} are of"
+            f" size {model.ground.dim}; give the backbone that they were computed with"
+        )
+    model.backbone = eye
+    return model
+
+
+def _file_bank(path: Path, lesson: Lesson) -> FeatureBank:
     from wdae.bank.importing import import_bank
 
+    config = lesson.recipe
     bank = import_bank(path, all_base=True, held_out=0)
     if bank.has(Part.BASE_HELD_OUT) or bank.base_weights is not None:
         return bank
@@ -102,59 +155,3 @@ def _per_class(images: ImageSet, share: float) -> int:
     counts = images.counts(Part.BASE_TRAIN)
     fewest = int(counts[counts > 0].min())
     return max(1, round(share * fewest)) if fewest >= 4 and share > 0 else 0
-
-
-def _trained(
-    source: Path,
-    images: ImageSet,
-    seed: int,
-    per_class: int,
-    name: str,
-    epochs: int,
-    size: int,
-    skip_broken: bool,
-) -> tuple[PictureBackbone, torch.Tensor, float]:
-    """Stage 1 on the pictures: backbone, base weights and scale."""
-    from wdae.train.model_file import load_model
-    from wdae.train.session import pretrain_session
-    from wdae.train.stage1_config import DataConfig, Stage1Config, ValidationConfig
-
-    options = {"image_size": size} if name.startswith("conv4") else {}
-    recipe = Stage1Config(
-        data=DataConfig(path=source, size=size, held_out=per_class, skip_broken=skip_broken),
-        backbone=name,
-        backbone_options=options,
-        epochs=epochs,
-        batch=min(64, len(images.rows(Part.BASE_TRAIN))),
-        validation=ValidationConfig(every=max(1, epochs), episodes=200),
-        keep="last",
-        precision="float32",
-        seed=seed,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = pretrain_session(recipe, Path(folder) / "run")
-        if outcome is None or outcome.model is None:
-            raise WdaeError("training the backbone did not finish")
-        trained = load_model(outcome.model)
-        classifier = trained.recogniser.classifier
-        eye = of_stage1(outcome.model)
-    return eye, classifier.weight.detach().clone(), float(classifier.scale.detach())
-
-
-def _picture_bank(
-    images: ImageSet,
-    eye: PictureBackbone,
-    weights: torch.Tensor | None,
-    scale: float | None,
-    skip_broken: bool,
-) -> FeatureBank:
-    features, rows = [], []
-    with progress(len(images), "reading pictures", "pictures") as bar:
-        for piece in eye.embed(images, skip_broken=skip_broken):
-            features.append(piece.features)
-            rows.append(piece.rows)
-            bar.update(len(piece.rows))
-    at = torch.cat(rows).numpy()
-    return FeatureBank.build(
-        torch.cat(features), images.labels[at], images.class_names, images.parts[at], weights, scale
-    )
