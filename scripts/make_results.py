@@ -1,31 +1,79 @@
 """Figures for the documents: collect them from run folders, then write ``docs/results.md`` from them.
 
+    python scripts/make_results.py adopt runs/mini-imagenet
     python scripts/make_results.py collect mini-imagenet runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py write
 
-``collect`` reads result files with per-episode values, takes paired gains over the initial estimate, and
-keeps means, intervals and provenance in ``results/NAME.json``. ``write`` turns those and the benchmarks'
-records into the page. No figure on it is typed by hand.
+``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``; ``collect`` reads result
+files of single runs with per-episode values, takes paired gains over the initial estimate, and keeps means,
+intervals and provenance in ``results/NAME.json``. ``write`` turns those and the benchmarks' records into the
+page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put before its tables:
+words, no figures. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
+from wdae.reproduce.plots import draw
+from wdae.reproduce.record import FORMAT as REPRODUCTION
+from wdae.reproduce.render import markdown
 from wdae.run import Run
-from wdae.storage import write_json, write_text
+from wdae.storage import read_json, write_json, write_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
+IMAGES = ROOT / "docs" / "images"
 METRICS = ("novel", "base", "all", "harmonic")
 BASELINE = "initial-estimate"
+CAPTIONS = {
+    "accuracy-against-shots": "Accuracy against the number of shots",
+    "base-novel-trade-off": "Base against novel accuracy as a constant is added to novel scores",
+    "gnn-gain-by-distance": "Gain of the GNN over the MLP by distance to the base classes",
+}
+
+
+def adopt(run: Path) -> Path:
+    """Keep the record of a reproduction."""
+    record = read_json(Run.open(run).path / "results.json")
+    if record.get("format") != REPRODUCTION:
+        sys.exit(f"{run} holds no reproduction")
+    out = RESULTS / f"{record['name']}.json"
+    RESULTS.mkdir(exist_ok=True)
+    write_json(out, record)
+    return out
+
+
+def reproduction_section(record: dict[str, Any], notes: str) -> list[str]:
+    """The tables of a reproduction as they stand in its run folder, and its plots."""
+    page = markdown(record, heading=2).splitlines()
+    out = [*page[:2], *([notes, ""] if notes else []), *page[2:], ""]
+    for name in plots(record):
+        caption = CAPTIONS.get(name.removeprefix(f"{record['name']}-"), name)
+        out += [f"![{caption}](images/{name}.png)", "", f"*{caption}.*", ""]
+    return out
+
+
+def plots(record: dict[str, Any]) -> list[str]:
+    """Draw a record's plots into the documents; without matplotlib, those drawn before stay."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for path in draw(record, Path(folder)):
+                if path.suffix == ".png":
+                    shutil.copy(path, IMAGES / f"{record['name']}-{path.name}")
+    except MissingExtraError as error:
+        print(f"plots stay as they are: {error}", file=sys.stderr)
+    return sorted(path.stem for path in IMAGES.glob(f"{record['name']}-*.png"))
 
 
 def collect(name: str, runs: list[Path]) -> Path:
@@ -61,7 +109,8 @@ def accuracy_table(record: dict[str, Any]) -> list[str]:
     head = ["method", "shots", "novel", "paper", "gain", "all", "paper", "gain", "base", "gain"]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
     for row in record["rows"]:
-        cells = [row["method"], str(row["n_shot"])]
+        mark = " (transductive)" if row["info"].get("transductive") else ""
+        cells = [row["method"] + mark, str(row["n_shot"])]
         known = MINI_IMAGENET.get(row["method"])
         paper = {} if known is None else {"novel": known.accuracy, "all": known.all_classes}
         for metric in ("novel", "all", "base"):
@@ -132,12 +181,15 @@ def write() -> Path:
     ]
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
+        beside = path.with_suffix(".md")
+        notes = beside.read_text().strip() if beside.exists() else ""
+        if record.get("format") == REPRODUCTION:
+            out += reproduction_section(record, notes)
+            continue
         first = record["rows"][0]
         out += [f"## {record['name']}", ""]
         out += [f"{first['n_way']}-way, {first['n_episodes']:,} episodes, seed {first['seed']}.", ""]
-        notes = path.with_suffix(".md")
-        if notes.exists():
-            out += [notes.read_text().strip(), ""]
+        out += [notes, ""] if notes else []
         out += [*accuracy_table(record), ""]
     out += [
         "## Speed and size",
@@ -156,6 +208,8 @@ def write() -> Path:
 def main(words: list[str]) -> None:
     if words[:1] == ["collect"] and len(words) > 2:
         print(collect(words[1], [Path(word) for word in words[2:]]))
+    elif words[:1] == ["adopt"] and len(words) == 2:
+        print(adopt(Path(words[1])))
     elif words == ["write"]:
         print(write())
     else:

@@ -13,11 +13,11 @@ from wdae.train.stage1_config import Stage1Config
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "recipes").rglob("*.yaml"))
-META = [f for f in FILES if f.parent.name == "mini-imagenet" and f.name.startswith("wdae-")]
+META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
 
 
 def test_there_are_recipes() -> None:
-    assert len(META) == 10
+    assert len(META) >= 12
     assert any(f.name.startswith("stage1-") for f in FILES)
 
 
@@ -28,12 +28,12 @@ def test_a_recipe_opens_with_its_command(file: Path) -> None:
     assert str(file.relative_to(ROOT)) in first
 
 
-@pytest.mark.parametrize("file", META, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", META, ids=lambda f: f"{f.parent.name}-{f.stem}")
 def test_a_stage_2_recipe_is_valid_and_named_like_its_file(file: Path) -> None:
     recipe = load(MetaRecipe, file)
-    assert recipe.name == file.stem
+    assert recipe.name.replace("+", "-plus") == file.stem
     given = yaml.safe_load(file.read_text())
-    assert recipe.training.noise == given["training"]["noise"]
+    assert recipe.training.steps == given["training"]["steps"]
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if f.name.startswith("stage1-")], ids=lambda f: f.stem)
@@ -42,15 +42,16 @@ def test_a_stage_1_recipe_is_valid(file: Path) -> None:
 
 
 def test_the_ablations_differ_from_the_paper_model_in_one_thing_each() -> None:
-    for kind in ("gnn", "mlp"):
-        whole = load(MetaRecipe, ROOT / f"recipes/mini-imagenet/wdae-{kind}.yaml")
+    for benchmark, kind in (("mini-imagenet", "gnn"), ("mini-imagenet", "mlp"), ("imagenet-fs", "gnn")):
+        folder = ROOT / "recipes" / benchmark
+        whole = load(MetaRecipe, folder / f"wdae-{kind}.yaml")
         for name, key in (
             ("no-noise", "noise"),
             ("noisy-targets", "noisy_targets"),
             ("no-cls-loss", "classification_loss"),
             ("no-rec-loss", "reconstruction_loss"),
         ):
-            other = load(MetaRecipe, ROOT / f"recipes/mini-imagenet/wdae-{kind}-{name}.yaml")
+            other = load(MetaRecipe, folder / f"wdae-{kind}-{name}.yaml")
             assert other.denoiser == whole.denoiser
             assert other.evaluation == whole.evaluation
             a, b = whole.training.model_dump(), other.training.model_dump()

@@ -128,7 +128,7 @@ def swap_names(manifest: dict[str, Any]) -> None:
         (lambda f: (f / "bank.safetensors").unlink(), "bank.safetensors is missing"),
         (lambda f: (f / "manifest.json").unlink(), "not a feature bank"),
         (lambda f: cut(f / "manifest.json", 5), "truncated or altered: not valid JSON"),
-        (lambda f: change_manifest(f, lambda m: m.update(version=2)), "format 2, newer than 1.*upgrade"),
+        (lambda f: change_manifest(f, lambda m: m.update(version=3)), "format 3, newer than 2.*upgrade"),
         (lambda f: change_manifest(f, lambda m: m.update(version="x")), "format version is 'x'"),
         (lambda f: change_manifest(f, lambda m: m.update(format="other")), "not the manifest"),
         (lambda f: change_manifest(f, swap_names), "manifest.json is altered"),

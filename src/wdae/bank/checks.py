@@ -106,6 +106,22 @@ def check_base_weights(weights: Tensor, n_base: int, dim: int, scale: float | No
         raise BankError(f"the cosine scale is {scale}; it must be a positive number")
 
 
+def check_query_only(query_only: Tensor | None, parts: Tensor) -> None:
+    """One truth value an image, and none of those that are learned from in any case."""
+    if query_only is None:
+        return
+    if query_only.dtype != torch.bool or query_only.shape != parts.shape:
+        raise BankError(
+            f"query_only is {query_only.dtype} of shape {list(query_only.shape)}; give bool [{len(parts)}]"
+        )
+    learned = int((query_only & (parts == Part.BASE_TRAIN.code)).sum())
+    if learned:
+        raise BankError(
+            f"{learned} images are queries only and base-train; images that are never learned from belong "
+            "into base-held-out, validation or novel"
+        )
+
+
 def class_hint(name: str, names: Sequence[str]) -> str:
     """What to say after an unknown class name: the nearest one, or the first few of those there are."""
     close = difflib.get_close_matches(name, names, n=1)

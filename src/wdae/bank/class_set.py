@@ -16,6 +16,11 @@ class ClassSet:
 
     Shapes:
         features [M, D]; starts [C] int64; counts [C] int64; names has length C.
+
+    >>> from wdae import Part, synthetic_bank
+    >>> novel = synthetic_bank(4, 2, 3, 10, 8, seed=0, held_out_per_class=2).select(Part.NOVEL)
+    >>> novel.n_classes, novel.of_class(1).shape, novel.counts.tolist()
+    (3, torch.Size([10, 8]), [10, 10, 10])
     """
 
     features: Tensor

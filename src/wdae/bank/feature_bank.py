@@ -27,7 +27,7 @@ class FeatureBank:
     Shapes:
         features [M, D] float32, float16 or int8; scales [M] float32 (int8 only); labels [M] int64;
         parts [M] uint8, positions in ``list(Part)``; base_weights [n_base, D] float32, rows in the order of
-        ``base_classes``.
+        ``base_classes``; query_only [M] bool, images to be classified but never learned from, or None.
 
     >>> bank = FeatureBank.build(
     ...     torch.eye(4), labels=[0, 0, 1, 1], class_names=["cat", "okapi"],
@@ -44,6 +44,7 @@ class FeatureBank:
     base_weights: Tensor | None = None
     cosine_scale: float | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    query_only: Tensor | None = None
 
     @classmethod
     def build(
@@ -57,6 +58,7 @@ class FeatureBank:
         info: Mapping[str, Any] | None = None,
         *,
         scales: Any = None,
+        query_only: Any = None,
     ) -> FeatureBank:
         """A bank from tensors or arrays, with everything checked.
 
@@ -67,6 +69,8 @@ class FeatureBank:
             base_weights: [n_base, D], for the classes with base images in ascending order of label.
             cosine_scale: the learned γ of the cosine classifier that the weights belong to.
             info: provenance, JSON values: source, backbone, recipe, commit.
+            query_only: [M] bool: images that may be classified but never learned from, such as ILSVRC's
+                validation pictures; shots are then drawn from the others.
         """
         rows = torch.as_tensor(features).detach().cpu()
         if rows.dtype not in (torch.float32, torch.float16, torch.int8):
@@ -85,7 +89,13 @@ class FeatureBank:
             provenance = json.loads(json.dumps(dict(info or {})))
         except (TypeError, ValueError) as error:
             raise BankError(f"info holds a value that JSON cannot: {error}") from error
-        bank = cls(rows.contiguous(), scale_column, label_column, codes, names, info=provenance)
+        queries = None if query_only is None else torch.as_tensor(query_only).detach().cpu()
+        checks.check_query_only(queries, codes)
+        if queries is not None and not bool(queries.any()):
+            queries = None
+        bank = cls(
+            rows.contiguous(), scale_column, label_column, codes, names, info=provenance, query_only=queries
+        )
         if base_weights is None:
             return bank if cosine_scale is None else replace(bank, cosine_scale=float(cosine_scale))
         return bank.with_base_weights(base_weights, cosine_scale)
@@ -160,24 +170,45 @@ class FeatureBank:
                 f"no class {name!r} in this bank{checks.class_hint(name, self.class_names)}"
             ) from None
 
+    def has_queries(self, part: Part) -> bool:
+        """Whether the part has images that may be classified but never learned from."""
+        return self.query_only is not None and bool((self.query_only & (self.parts == part.code)).any())
+
     def select(
-        self, part: Part, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        part: Part,
+        *,
+        queries: bool = False,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> ClassSet:
         """One part, class after class, rows of unit length, on ``device``.
 
-        For the base parts the classes are ``base_classes``, and one without images has count 0.
+        For the base parts the classes are ``base_classes``, and one without images has count 0. Of validation
+        and novel classes, those images come that may be learned from or, with ``queries``, the query-only
+        ones; held-out base images are queries all of them, and all come.
         """
         part = Part(part)
         if not self.has(part):
             there = ", ".join(p.value for p in Part if self.has(p))
             raise BankError(f"this bank has no {part.value} images; it has: {there}")
-        rows = (self.parts == part.code).nonzero()[:, 0]
+        wanted = self.parts == part.code
+        if queries and not self.has_queries(part):
+            raise BankError(f"this bank has no {part.value} images that are queries only")
+        if self.query_only is not None and not part.is_base:
+            wanted &= self.query_only if queries else ~self.query_only
+        rows = wanted.nonzero()[:, 0]
+        if not len(rows):
+            raise BankError(
+                f"all {part.value} images of this bank are queries only; some must be learned from"
+            )
         rows = rows[self.labels[rows].argsort(stable=True)]
         features = torch.empty(len(rows), self.dim, dtype=dtype, device=device)
         for block in blocks(len(rows)):
             features[block] = self._unit_rows(rows[block], device).to(dtype)
-        counts = torch.tensor(self.counts(part), dtype=torch.int64)
-        names = tuple(self.class_names[c] for c in self.classes_of(part))
+        classes = self.classes_of(part)
+        counts = torch.bincount(self.labels[rows], minlength=len(self.class_names))[classes]
+        names = tuple(self.class_names[c] for c in classes)
         return ClassSet(features, (counts.cumsum(0) - counts).to(device), counts.to(device), names)
 
     def _unit_rows(self, rows: Tensor, device: str | torch.device = "cpu") -> Tensor:
@@ -189,6 +220,11 @@ def class_means(bank: FeatureBank) -> Tensor:
     """The unit-length mean of each base class's unit-length base-train features, [n_base, D].
 
     What stands in for the learned weights of a bank that has none.
+
+    >>> bank = FeatureBank.build(torch.eye(3), [0, 0, 1], ["cat", "dog"], Part.BASE_TRAIN)
+    >>> class_means(bank)
+    tensor([[0.7071, 0.7071, 0.0000],
+            [0.0000, 0.0000, 1.0000]])
     """
     if not bank.n_base:
         raise BankError("this bank has no base classes, so they have no means")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wdae import storage
-from wdae.bank.checks import check_base_weights, check_structure
+from wdae.bank.checks import check_base_weights, check_query_only, check_structure
 from wdae.bank.encoding import Encoding, encode
 from wdae.bank.parts import Part
 from wdae.errors import BankError, StorageError
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from wdae.bank.feature_bank import FeatureBank
 
 FORMAT = "wdae-feature-bank"
-VERSION = 1
+VERSION = 2
+"""1: the beginning; 2: a tensor ``query_only``. Banks without one are written as 1, for older readers."""
 MANIFEST = "manifest.json"
 TENSORS = "bank.safetensors"
 
@@ -31,11 +32,13 @@ def save_bank(bank: FeatureBank, path: str | Path, encoding: Encoding) -> None:
         tensors["scales"] = scales
     if bank.base_weights is not None:
         tensors["base_weights"] = bank.base_weights
+    if bank.query_only is not None:
+        tensors["query_only"] = bank.query_only
     with storage.atomic_folder(path) as folder:
         storage.save_tensors(folder / TENSORS, tensors)
         manifest: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if bank.query_only is not None else 1,
             "written_by": f"wdae {__version__}",
             "dtype": encoding,
             "dim": bank.dim,
@@ -86,9 +89,11 @@ def open_bank(path: str | Path, *, verify: bool = True) -> FeatureBank:
         base_weights=tensors.get("base_weights"),
         cosine_scale=manifest["cosine_scale"],
         info=manifest["info"],
+        query_only=tensors.get("query_only"),
     )
     try:
         check_structure(bank.features, bank.scales, bank.labels, bank.parts, bank.class_names)
+        check_query_only(bank.query_only, bank.parts)
         if bank.base_weights is not None:
             check_base_weights(bank.base_weights, bank.n_base, bank.dim, bank.cosine_scale)
     except BankError as error:

@@ -8,7 +8,11 @@ from wdae.errors import BankError, nearest
 
 
 class Part(StrEnum):
-    """What an image is for. ``parts`` tensors hold the position in ``list(Part)``."""
+    """What an image is for. ``parts`` tensors hold the position in ``list(Part)``.
+
+    >>> [part.value for part in Part], Part("novel").code
+    (['base-train', 'base-held-out', 'validation', 'novel'], 3)
+    """
 
     BASE_TRAIN = "base-train"
     BASE_HELD_OUT = "base-held-out"

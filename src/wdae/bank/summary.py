@@ -31,6 +31,7 @@ def summary(bank: FeatureBank, path: str | Path) -> dict[str, Any]:
         "parts": parts,
         "base_weights": None if bank.base_weights is None else list(bank.base_weights.shape),
         "cosine_scale": bank.cosine_scale,
+        "query_only": 0 if bank.query_only is None else int(bank.query_only.sum()),
         "info": bank.info,
     }
 
@@ -59,6 +60,8 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         "features": f"{facts['images']} × {facts['dim']}, {facts['dtype']}, {size} on disk",
         "base weights": learned,
     }
+    if facts["query_only"]:
+        lines["queries only"] = f"{facts['query_only']} images, never learned from"
     for key, value in [*lines.items(), *facts["info"].items()]:
         console.print(f"{key}: {value}", markup=False, highlight=False, soft_wrap=True)
 

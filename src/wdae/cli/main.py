@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "Train and measure on the bank that ships with the package: a first look.",
     "train": "Train a denoiser of class weights on a feature bank (stage 2).",
     "evaluate": "Measure methods on novel and base classes, on the same episodes.",
+    "reproduce": "Run the rows of the paper's tables and set them beside its figures.",
     "compare": "Train and measure many methods on one bank, on the same episodes.",
     "methods": "List the methods there are, with their papers and what each can do.",
     "learn": "Learn a model from your base classes, to teach new classes to.",

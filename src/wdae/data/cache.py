@@ -41,6 +41,11 @@ class PixelArray:
     Shapes:
         data uint8 [M, size, size, 3], mapped from a file, read-only; labels int64 [M]; parts uint8 [M];
         kept int64 [M]; query_only bool [M] or None.
+
+    >>> data = np.zeros((2, 8, 8, 3), np.uint8)
+    >>> array = PixelArray(data, np.array([0, 1]), np.zeros(2, np.uint8), ("cat", "dog"), [], np.arange(2))
+    >>> len(array), array.tensor().shape
+    (2, torch.Size([2, 3, 8, 8]))
     """
 
     data: Pixels
@@ -101,6 +106,18 @@ def pixels(
         cache_dir: where the arrays are kept; :func:`default_cache` by default.
         workers: decoding processes; all cores by default.
         skip_broken: leave unreadable pictures out and list them in ``dropped``, instead of refusing the set.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from PIL import Image
+    >>> root = Path(place.name)
+    >>> for name in ("cat", "dog"):
+    ...     (root / name).mkdir()
+    ...     Image.new("RGB", (20, 16), "red").save(root / name / "1.png")
+    >>> from wdae.data import open_dataset
+    >>> array = pixels(open_dataset(root), size=8, cache_dir=root / "cache", workers=0)
+    >>> array.data.shape, array.tensor().shape
+    ((2, 8, 8, 3), torch.Size([2, 3, 8, 8]))
     """
     if size < 1:
         raise DataError(f"pictures cannot be {size} pixels wide; give a size of at least 1")

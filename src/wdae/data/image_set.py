@@ -33,6 +33,12 @@ class ImageSet:
 
     Shapes:
         labels int64 [M]; parts uint8 [M], positions in ``list(Part)``; query_only bool [M].
+
+    >>> from wdae.data import FileSource
+    >>> source = FileSource(("a.jpg", "b.jpg", "c.jpg"))
+    >>> images = ImageSet("mine", source, np.array([0, 0, 1]), np.zeros(3, np.uint8), ("cat", "dog"))
+    >>> len(images), images.counts(Part.BASE_TRAIN).tolist()
+    (3, [2, 1])
     """
 
     name: str
@@ -116,7 +122,14 @@ class ImageSet:
 
 
 def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
-    """Move ``per_class`` pictures of each base class, drawn at random, from base-train to base-held-out."""
+    """Move ``per_class`` pictures of each base class, drawn at random, from base-train to base-held-out.
+
+    >>> from wdae.data import FileSource
+    >>> source = FileSource(tuple(f"{i}.jpg" for i in range(6)))
+    >>> images = ImageSet("mine", source, np.array([0, 0, 0, 1, 1, 1]), np.zeros(6, np.uint8), ("cat", "dog"))
+    >>> hold_out(images, per_class=1, seed=0).counts(Part.BASE_HELD_OUT).tolist()
+    [1, 1]
+    """
     if per_class < 0:
         raise DataError(f"cannot hold out {per_class} pictures a class; give 0 or more")
     counts = image_set.counts(Part.BASE_TRAIN)

@@ -40,6 +40,17 @@ def open_dataset(
 
     Raises:
         DataError: there is nothing to read, or something is missing; all of it is named.
+
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> from PIL import Image
+    >>> root = Path(place.name)
+    >>> for name in ("cat", "dog"):
+    ...     (root / name).mkdir()
+    ...     Image.new("RGB", (20, 16), "red").save(root / name / "1.png")
+    >>> images = open_dataset(root)
+    >>> images.class_names, len(images)
+    (('cat', 'dog'), 2)
     """
     findings = find(path, layout, reading=reading, part=part)
     if findings.image_set is None:

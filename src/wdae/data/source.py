@@ -17,7 +17,12 @@ from wdae.errors import DataError
 
 
 class ImageSource(Protocol):
-    """Pictures by number. Has to survive a move to a worker process (fork or pickle)."""
+    """Pictures by number. Has to survive a move to a worker process (fork or pickle).
+
+    >>> source: ImageSource = FileSource(("a.jpg", "b.jpg", "c.jpg"))
+    >>> len(source.select([0, 2]))
+    2
+    """
 
     def __len__(self) -> int: ...
 
@@ -44,7 +49,12 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file a picture."""
+    """One file a picture.
+
+    >>> source = FileSource(("photos/a.jpg", "photos/b.jpg"))
+    >>> len(source), source.describe(1)
+    (2, 'photos/b.jpg')
+    """
 
     files: tuple[str, ...]
 
@@ -92,6 +102,14 @@ class EncodedSource:
         items: the encoded pictures, bytes or uint8 arrays of any shape.
         names: what :meth:`describe` answers.
         origins: the files all this was read from.
+
+    >>> import io
+    >>> from PIL import Image
+    >>> buffer = io.BytesIO()
+    >>> Image.new("RGB", (4, 3), "red").save(buffer, "PNG")
+    >>> source = EncodedSource((buffer.getvalue(),), ("red.png",), ())
+    >>> source.read(0).shape, source.read(0)[0, 0].tolist()
+    ((3, 4, 3), [255, 0, 0])
     """
 
     items: tuple[bytes | npt.NDArray[np.uint8], ...]
@@ -129,6 +147,11 @@ class ArraySource:
 
     Shapes:
         arrays: each uint8 [n, height, width, 3]; ``where`` int64 [M, 2] says in which array, at which row.
+
+    >>> pictures = np.zeros((10, 8, 8, 3), dtype=np.uint8)
+    >>> source = ArraySource((pictures,), np.array([[0, 3], [0, 7]]), ("pictures",))
+    >>> len(source), source.read(1).shape
+    (2, (8, 8, 3))
     """
 
     arrays: tuple[npt.NDArray[np.uint8], ...]

@@ -26,6 +26,11 @@ class Batch(NamedTuple):
     """images uint8 [B, 3, size, size]; labels int64 [B]; rows int64 [B], the pictures' numbers in the set.
 
     ``dropped`` names the unreadable pictures that should have been in this batch.
+
+    >>> images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+    >>> batch = Batch(images, torch.tensor([0, 1]), torch.tensor([4, 7]), dropped=())
+    >>> batch.rows.tolist(), batch.dropped
+    ([4, 7], ())
     """
 
     images: torch.Tensor
@@ -36,7 +41,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class CentralSquare:
-    """The central square at ``size`` × ``size``; the very pixels :func:`wdae.data.pixels` would keep."""
+    """The central square at ``size`` × ``size``; the very pixels :func:`wdae.data.pixels` would keep.
+
+    >>> CentralSquare(8)(np.zeros((20, 30, 3), np.uint8), np.random.default_rng(0)).shape
+    (8, 8, 3)
+    """
 
     size: int
 
@@ -52,7 +61,11 @@ class CentralSquare:
 
 @dataclass(frozen=True)
 class RandomSquare:
-    """A box of random area and aspect ratio at ``size`` × ``size``; flips and colours come later."""
+    """A box of random area and aspect ratio at ``size`` × ``size``; flips and colours come later.
+
+    >>> RandomSquare(8)(np.zeros((20, 30, 3), np.uint8), np.random.default_rng(0)).shape
+    (8, 8, 3)
+    """
 
     size: int
     area: tuple[float, float] = (0.08, 1.0)
@@ -97,6 +110,12 @@ def stream(
         rank: of ``world`` processes that share the pictures out, each taking every ``world``-th.
         drop_last: leave out the last pictures where they do not fill a batch on every rank.
         skip_broken: leave unreadable pictures out and name them in ``dropped``, instead of raising.
+
+    >>> from wdae.data import ArraySource
+    >>> source = ArraySource((np.zeros((5, 9, 9, 3), np.uint8),), np.array([[0, i] for i in range(5)]), ())
+    >>> images = ImageSet("mine", source, np.arange(5), np.zeros(5, np.uint8), tuple("abcde"))
+    >>> [tuple(batch.images.shape) for batch in stream(images, CentralSquare(8), batch=3, workers=0)]
+    [(3, 3, 8, 8), (2, 3, 8, 8)]
     """
     if batch < 1 or not 0 <= rank < world:
         raise DataError(f"cannot stream batches of {batch} for rank {rank} of {world}")

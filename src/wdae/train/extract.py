@@ -143,7 +143,12 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     """The data set, parted as in the model's training unless the recipe says otherwise."""
     recipe: dict[str, Any] = model.card["recipe"] if model else {}
     trained = recipe.get("data", {})
-    images = open_dataset(config.data, layout=config.layout)
+    images = open_dataset(
+        config.data,
+        layout=config.layout,
+        reading=config.reading or trained.get("reading", "names"),
+        allow_missing=config.allow_missing,
+    )
     held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
     seed = recipe.get("seed", 0) if config.seed is None else config.seed
     return parted(images, trained.get("classes", "base"), held_out, seed)
@@ -219,6 +224,7 @@ def _assemble(
         base_weights=classifier.weight.detach().cpu() if classifier else None,
         cosine_scale=float(classifier.scale.detach()) if classifier else None,
         info=info,
+        query_only=None if images.query_only is None else images.query_only[rows],
     )
 
 

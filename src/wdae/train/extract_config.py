@@ -17,6 +17,8 @@ class ExtractConfig(Config):
     """The folder of the data set."""
     layout: str = "auto"
     """How the folder is laid out; ``auto`` looks."""
+    reading: Literal["names", "positions"] | None = None
+    """Of ImageNet-FS's split; as in the model's training by default, or by its class names."""
     model: Path | None = None
     """A model that ``wdae pretrain`` wrote; its recipe says which images are held out."""
     backbone: str | None = None
@@ -47,6 +49,8 @@ class ExtractConfig(Config):
     """Where decoded pictures are kept."""
     skip_broken: bool = False
     """Leave unreadable pictures out instead of refusing the data set."""
+    allow_missing: bool = False
+    """Take a benchmark with classes or pictures missing."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

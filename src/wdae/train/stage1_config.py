@@ -20,6 +20,8 @@ class DataConfig(Config):
     """The folder of the data set."""
     layout: str = "auto"
     """How the folder is laid out; ``auto`` looks."""
+    reading: Literal["names", "positions"] = "names"
+    """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
     size: int = Field(default=80, ge=8)
     """Side to which pictures are decoded and kept, and which validation and extraction see."""
     classes: Literal["base", "base+validation"] = "base"
@@ -30,6 +32,8 @@ class DataConfig(Config):
     """Where decoded pictures are kept."""
     skip_broken: bool = False
     """Leave unreadable pictures out instead of refusing the data set (not while streaming)."""
+    allow_missing: bool = False
+    """Take a benchmark with classes or pictures missing; its figures are then not the benchmark's."""
     stream: bool = False
     """Decode training pictures as they are needed instead of keeping all of them on the device."""
     workers: int | None = Field(default=None, ge=0)

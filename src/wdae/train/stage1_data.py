@@ -46,14 +46,20 @@ class Stage1Data:
 
 def open_images(config: DataConfig, seed: int) -> ImageSet:
     """The data set with its parts as the recipe wants them; the same seed holds out the same images."""
-    return parted(open_dataset(config.path, layout=config.layout), config.classes, config.held_out, seed)
+    images = open_dataset(
+        config.path, layout=config.layout, reading=config.reading, allow_missing=config.allow_missing
+    )
+    return parted(images, config.classes, config.held_out, seed)
 
 
 def parted(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet:
     """Validation classes turned into base classes where asked, and some base images held out."""
     if classes == "base+validation":
         parts = images.parts.copy()
-        parts[parts == Part.VALIDATION.code] = Part.BASE_TRAIN.code
+        joining = parts == Part.VALIDATION.code
+        parts[joining] = Part.BASE_TRAIN.code
+        if images.query_only is not None:
+            parts[joining & images.query_only] = Part.BASE_HELD_OUT.code
         images = replace(images, parts=parts)
     return hold_out(images, held_out, seed) if held_out else images
 

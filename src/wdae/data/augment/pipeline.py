@@ -36,6 +36,11 @@ class AugmentConfig(BaseModel):
         flip: probability of mirroring left to right.
         brightness: strength of the jitter, as those of contrast, saturation and hue (at most half a turn).
         mean: of the normalisation; by default ImageNet's, as those of ``std``.
+
+    >>> from wdae.data.augment import augment
+    >>> pictures = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+    >>> augment(pictures, AugmentConfig(padding=4, hue=0.1), torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 3, 32, 32])
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

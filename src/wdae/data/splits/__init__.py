@@ -27,6 +27,10 @@ class Split:
         superclasses: class → superclass, for benchmarks that have them (tieredImageNet).
         base_validation: the base classes whose queries count in validation, and ``base_test`` those that
             count in the test; both empty but for ImageNet-FS.
+
+    >>> split = Split("mine", base=("cat", "dog"), validation=("ant",), novel=("okapi",))
+    >>> split.classes, split.part_of()["okapi"].value
+    (('cat', 'dog', 'ant', 'okapi'), 'novel')
     """
 
     name: str

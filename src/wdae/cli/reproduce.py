@@ -1,0 +1,69 @@
+"""``wdae reproduce``: the paper's tables, row by row, beside its figures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from wdae.cli.recipe import Output, recipe_command
+from wdae.reproduce.config import ReproduceRecipe
+
+app = App(name="reproduce", help="Run the rows of the paper's tables and set them beside its figures.")
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+@recipe_command(app, ReproduceRecipe)
+def reproduce(
+    recipe: ReproduceRecipe,
+    benchmark: Literal["mini-imagenet", "tiered-imagenet", "imagenet-fs"],
+    /,
+    *,
+    output: Output,
+    resume: Flag = False,
+    force: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Run the rows of the paper's tables and set them beside its figures.
+
+    From pictures (--data), stage 1 is trained for each table first; from feature banks (--bank,
+    --held-out-bank, --trainval-bank) the rows alone are. Rows whose features are not given are left out, and
+    the table says so. The run folder gets results.json, results.md, plots, and every row with its model.
+
+    Parameters
+    ----------
+    benchmark
+        mini-imagenet (tables 2 and 3), tiered-imagenet (table 4) or imagenet-fs (table 1).
+    resume
+        Go on with the run in the output folder: finished rows are not run again. Options given anew win.
+    force
+        Write over an existing run folder.
+    json
+        Print the record as JSON.
+    """
+    from wdae.reproduce.benchmarks import BENCHMARKS
+    from wdae.reproduce.render import not_run, pairs, rich_tables
+    from wdae.reproduce.run import PAGE
+    from wdae.reproduce.run import reproduce as run_all
+    from wdae.reproduce.session import open_run
+
+    chosen = BENCHMARKS[benchmark]
+    run, recipe = open_run(chosen, recipe, output, resume=resume, force=force)
+    record = run_all(run, chosen, recipe)
+    if json:
+        print((run.path / "results.json").read_text(encoding="utf-8"), end="")
+        return
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    for table, figures in zip(rich_tables(record), record["tables"], strict=True):
+        needed = Measurement.get(Console(width=1000), Console(width=1000).options, table).maximum
+        Console(width=max(console.width, needed)).print(table)  # a wide table wraps, whole
+        for line in pairs(figures):
+            console.print(line, highlight=False, markup=False)
+    for line in not_run(record):
+        console.print(line, highlight=False, markup=False)
+    if "plots_missing" in record:
+        console.print(f"no plots: {record['plots_missing']}", markup=False)
+    console.print(f"{run.path / PAGE}: {record['seconds'] / 60:.1f} minutes", markup=False)

@@ -1,0 +1,1 @@
+"""The paper's tables, row by row, beside its figures: ``wdae reproduce``."""

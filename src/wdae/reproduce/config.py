@@ -1,0 +1,61 @@
+"""The recipe of a reproduction: where features come from, which rows, on how many episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from wdae.config import Config, Field
+
+
+class ReproduceRecipe(Config):
+    """What ``wdae reproduce`` works from, and how much it measures."""
+
+    data: Path | None = None
+    """The benchmark's pictures; stage 1 is trained on them for every role without a bank or model."""
+    bank: Path | None = None
+    """Features of a model that was trained on every picture of the base classes."""
+    held_out_bank: Path | None = None
+    """Features of a model with some pictures of each base class held out, for base and all accuracy."""
+    trainval_bank: Path | None = None
+    """Features of a model that was trained on base and validation classes."""
+    model: Path | None = None
+    """Instead of a bank: the stage-1 model (its folder) to extract it with; needs the data."""
+    held_out_model: Path | None = None
+    """The same for the model with held-out pictures."""
+    trainval_model: Path | None = None
+    """The same for the model of base and validation classes."""
+    rows: tuple[str, ...] = Field(("all",), min_length=1)
+    """Rows to run, by the names of their recipes, or all; the initial estimate is always among them."""
+    shots: tuple[int, ...] | None = None
+    """Numbers of shots of the tables; those of the paper by default."""
+    episodes: int | None = Field(None, ge=1)
+    """Test episodes for each number of shots; the paper's 20,000 (few-way) or 100 (all-way) by default."""
+    ways: int = Field(5, ge=2)
+    """Novel classes of an episode (few-way)."""
+    queries: int = Field(15, ge=1)
+    """Queries a novel class (few-way)."""
+    curve_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Numbers of shots of the plots."""
+    curve_episodes: int = Field(5000, ge=1)
+    """Episodes of the plots, where a table does not ask for more (at most those of the tables)."""
+    held_out: int = Field(100, ge=1)
+    """Pictures of each base class held out, where stage 1 is trained here for base and all accuracy."""
+    stage1: tuple[str, ...] = ()
+    """Keys of the stage-1 recipe to change: ``epochs=2 data.size=32``."""
+    stage2: tuple[str, ...] = ()
+    """Keys to change in the recipe of every row: ``training.steps=100``."""
+    stage1_recipe: str | None = None
+    """Another recipe of stage 1: a file, or the name of one of the benchmark's."""
+    flip_average: bool = False
+    """Extract means over each picture and its mirror image (the paper does not)."""
+    reading: Literal["names", "positions"] = "names"
+    """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
+    allow_missing: bool = False
+    """Take pictures with classes of the benchmark missing; the figures are then not the benchmark's."""
+    seed: int = Field(0, ge=0)
+    """Every random choice follows from it."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1, ..."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of matrix products; auto: bfloat16 where the hardware computes in it."""

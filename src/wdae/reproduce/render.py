@@ -1,0 +1,173 @@
+"""A reproduction's record as Markdown and as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wdae.evaluation.results import Estimate
+from wdae.evaluation.table import title
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ROLES = {
+    "whole": "a model of all pictures of the base classes",
+    "held-out": "a model with pictures of each base class held out",
+    "trainval": "a model of the base and validation classes",
+}
+
+_GIVEN = {"validation classes": "", "the recipe": "†"}  # a mark where ε was not chosen here
+
+
+def markdown(record: Mapping[str, Any], heading: int = 1) -> str:
+    """The whole page: tables, what was not run, plots, where and how long."""
+    mark = "#" * heading
+    out = [f"{mark} {record['title']}", "", *introduction(record), ""]
+    for table in record["tables"]:
+        head, body = cells(table)
+        out += [f"{mark}# {table_title(table)}", "", *table_notes(table, record), ""]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        out += ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
+        out += ["", *pairs(table)]
+    out += not_run(record)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def introduction(record: Mapping[str, Any]) -> list[str]:
+    """How the figures came about."""
+    environment = record["environment"]
+    where = environment.get("gpu") or f"{environment.get('cpu')}, {environment.get('cores')} cores"
+    episodes = f"{record['episodes']:,} episodes"
+    if record["protocol"] == "few-way":
+        episodes += f" of {record['ways']} novel classes and {record['queries']} queries a class"
+    else:
+        episodes += " of all novel classes at once"
+    lines = [
+        f"`{record['command']}`",
+        "",
+        f"{where}, torch {environment.get('torch')}; {record['seconds'] / 60:.1f} minutes in all. "
+        f"{episodes}, the same for all rows on the same features; accuracies in % with 95 % intervals. "
+        "Difference: ours minus the paper's. Gain: over the initial estimate on the same features, paired "
+        "episode by episode, * where its interval leaves zero out. ε is chosen on validation classes where "
+        "no mark says otherwise. Times are seconds: of training, and of all measuring of the row.",
+    ]
+    changes = [*record["changes"]["stage1"], *record["changes"]["stage2"]]
+    if changes:
+        lines += ["", f"Changed against the recipes: {', '.join(f'`{change}`' for change in changes)}."]
+    if record["partial"]:
+        lines += ["", f"Classes of {record['title']} may be missing: these are then not its figures."]
+    return lines
+
+
+def table_title(table: Mapping[str, Any]) -> str:
+    """``Table 2: 5-way accuracy …``; a table of ours has no number."""
+    return f"{table_name(table['number'])}: {table['title']}"
+
+
+def table_name(number: int | None) -> str:
+    """``Table 2``, or ``Ours``."""
+    return "Ours" if number is None else f"Table {number}"
+
+
+def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """Which features a table is measured on."""
+    bank = record["banks"][table["role"]]
+    text = f"Features of {_ROLES[table['role']]} ({bank['origin']}"
+    made = {k: v for k, v in bank["seconds"].items() if v}
+    if made:
+        text += "; " + ", ".join(f"{name} {value:,.0f} s" for name, value in made.items())
+    text += f"): {bank['backbone'] or 'backbone not named'}, {bank['dim']} dimensions"
+    text += ", means over a picture and its mirror image." if bank["flip_average"] else "."
+    held_out = bank["images"]["base-held-out"]
+    if table["role"] == "whole" and held_out and record["protocol"] == "few-way":
+        text += f" This bank holds {held_out:,} base pictures out, which the paper's model learned from."
+    if table["role"] == "held-out" and "all" not in table["metrics"]:
+        text += " The paper's model learned from the held-out pictures too: no such features were given."
+    origins = {line["step_origin"] for line in table["rows"] if line["step"] is not None}
+    marks = {origin: _GIVEN.get(origin, "‡") for origin in sorted(origins)}
+    for origin, mark in marks.items():
+        text += f" {mark} ε from {origin}." if mark else ""
+    balanced = list(dict.fromkeys(line["label"] for line in table["rows"] if line["balanced"]))
+    if balanced and "all" in table["metrics"]:
+        text += f" Novel scores are balanced against base scores, on other classes: {', '.join(balanced)}."
+    return [text]
+
+
+def cells(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows, in percent and points."""
+    head, metrics = ["row", "shots"], table["metrics"]
+    with_paper = {m for m in metrics if any(m in line["paper"] for line in table["rows"])}
+    for metric in metrics:
+        name = title(metric)
+        head += [name, "paper", "difference"] if metric in with_paper else [name]
+        head.append("change" if metric.startswith("base") else "gain")
+    head += ["ε", "training, s", "measuring, s"]
+    return head, [_cells(line, metrics, with_paper) for line in table["rows"]]
+
+
+def _cells(line: Mapping[str, Any], metrics: Sequence[str], with_paper: set[str]) -> list[str]:
+    row = [line["label"], str(line["n_shot"])]
+    for metric in metrics:
+        row.append(_percent(line["metrics"].get(metric)))
+        if metric in with_paper:
+            paper = line["paper"].get(metric)
+            difference = line["difference"].get(metric)
+            row.append("" if paper is None else f"{100 * paper['mean']:.2f}")
+            row.append("" if difference is None else f"{100 * difference:+.2f}")
+        gain = line["gains"].get(metric)
+        star = "*" if gain is not None and _estimate(gain).excludes_zero else ""
+        row.append(_percent(gain, signed=True) + star)
+    row.append("" if line["step"] is None else f"{line['step']:.2g}{_GIVEN.get(line['step_origin'], '‡')}")
+    return [*row, f"{line['training_seconds'] or 0:.0f}", f"{line['measuring_seconds'] or 0:.0f}"]
+
+
+def pairs(table: Mapping[str, Any]) -> list[str]:
+    """Paired gains of rows over each other, a line a pair."""
+    lines: dict[str, list[str]] = {}
+    for entry in table["pairs"]:
+        figures = lines.setdefault(f"{entry['label']} over {entry['over']}", [])
+        for metric, gain in entry["gains"].items():
+            star = "*" if _estimate(gain).excludes_zero else ""
+            figures.append(f"{entry['n_shot']}-shot {title(metric)} {_percent(gain, signed=True)}{star}")
+    return [
+        line for pair, figures in lines.items() for line in (f"{pair}, paired: {', '.join(figures)}.", "")
+    ]
+
+
+def not_run(record: Mapping[str, Any]) -> list[str]:
+    """The rows that were left out, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for entry in record["not_run"]:
+        reasons.setdefault(entry["why"], []).append(entry["label"])
+    if not reasons:
+        return []
+    return ["Not run:", "", *(f"- {'; '.join(labels)}: {why}" for why, labels in reasons.items()), ""]
+
+
+def rich_tables(record: Mapping[str, Any]) -> list[Table]:
+    """The tables for a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    views = []
+    for table in record["tables"]:
+        head, body = cells(table)
+        view = Table(title=table_title(table), box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in head:
+            view.add_column(name, justify="left" if name == "row" else "right", no_wrap=True)
+        for before, row in zip([None, *body], body, strict=False):
+            if before is not None and before[1] != row[1]:
+                view.add_section()
+            view.add_row(*row)
+        views.append(view)
+    return views
+
+
+def _percent(value: Mapping[str, Any] | None, signed: bool = False) -> str:
+    return "" if value is None else _estimate(value).percent(signed=signed)
+
+
+def _estimate(value: Mapping[str, Any]) -> Estimate:
+    ci95 = value["ci95"]
+    return Estimate(value["mean"], float("nan") if ci95 is None else ci95, value["n"])

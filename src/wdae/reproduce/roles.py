@@ -1,0 +1,203 @@
+"""The features a benchmark's rows are run on: banks as given, or made from models or from pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wdae.bank import FeatureBank, Part
+from wdae.bank.format import MANIFEST
+from wdae.config import load
+from wdae.errors import BankError, DataError, RunError
+from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role
+from wdae.reproduce.config import ReproduceRecipe
+from wdae.reproduce.plan import parse_changes
+from wdae.reproduce.recipes import stage1_recipe
+from wdae.run import Run
+from wdae.storage import read_json, sha256, write_json
+from wdae.train.model_file import CARD, WEIGHTS
+from wdae.train.stage1_config import Stage1Config
+
+_OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
+
+
+@dataclass(frozen=True)
+class RoleBank:
+    """A bank in its role.
+
+    Args:
+        origin: given as a bank, extracted with a given model, or trained here.
+        seconds: what making it took: ``stage1``, ``extraction``.
+    """
+
+    bank: FeatureBank
+    digest: str
+    origin: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, Any]:
+        """For the results file: provenance without paths."""
+        info = self.bank.info
+        recipe = info.get("recipe") or {}
+        return {
+            "origin": self.origin,
+            "source": info.get("source"),
+            "backbone": info.get("backbone"),
+            "flip_average": info.get("flip_average"),
+            "held_out_per_class": (recipe.get("data") or {}).get("held_out"),
+            "stage1_epochs": recipe.get("epochs"),
+            "images": {part.value: sum(self.bank.counts(part)) for part in Part},
+            "classes": {part.value: len(self.bank.classes_of(part)) for part in Part},
+            "dim": self.bank.dim,
+            "digest": self.digest,
+            "seconds": self.seconds,
+        }
+
+
+def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path | None]:
+    """The bank and the model given for a role."""
+    prefix = _OPTIONS[role]
+    bank, model = getattr(recipe, f"{prefix}bank"), getattr(recipe, f"{prefix}model")
+    if model is not None and not (model / CARD).is_file() and (model / "model" / CARD).is_file():
+        model = model / "model"  # a run of wdae pretrain was given
+    return bank, model
+
+
+def why_missing(recipe: ReproduceRecipe, role: Role) -> str | None:
+    """Why a role has no features; None where it has, or can be made."""
+    bank, model = role_sources(recipe, role)
+    if bank is not None or recipe.data is not None:
+        return None
+    option = _OPTIONS[role].replace("_", "-")
+    if model is not None:
+        raise DataError(f"--{option}model needs the pictures to extract features from; give --data too")
+    return f"no --{option}bank, and no --data to make one from"
+
+
+def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> RoleBank:
+    """The bank of a role, made first where it is not given."""
+    given, model = role_sources(recipe, role)
+    if given is not None:
+        bank = FeatureBank.open(given)
+        _check(bank, role, str(given))
+        return RoleBank(bank, sha256(given / MANIFEST), "a bank, as given")
+    folder, notes = run.path / "banks" / role, run.path / "banks" / f"{role}.json"
+    origin = "extracted with a given model" if model is not None else "stage 1 and extraction, here"
+    made_from = _made_from(benchmark, recipe, role, model)
+    if not folder.exists():
+        seconds: dict[str, float] = {}
+        if model is None:
+            model, seconds["stage1"] = _stage1(run, benchmark, recipe, role)
+        began = time.perf_counter()
+        _extract(benchmark, recipe, model, folder)
+        seconds["extraction"] = time.perf_counter() - began
+        write_json(notes, {"made_from": made_from, "seconds": seconds})
+    made = read_json(notes) if notes.is_file() else {}
+    if made.get("made_from", made_from) != made_from:
+        raise RunError(
+            f"the features for {role} in {folder} were made with other settings of stage 1 or extraction; "
+            f"give those again, another folder with -o, or remove {folder} to make them anew"
+        )
+    bank = FeatureBank.open(folder)
+    _check(bank, role, str(folder))
+    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.get("seconds", {}))
+
+
+def _made_from(
+    benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, model: Path | None
+) -> dict[str, Any]:
+    """What a role's features depend on beside the pictures."""
+    kept = {"flip_average": recipe.flip_average, "reading": recipe.reading}
+    if model is not None:
+        return kept | {"model": sha256(model / WEIGHTS)}
+    config = stage1_config(benchmark, recipe, role)
+    return kept | {"stage1": config.model_dump(mode="json", exclude_defaults=True)}
+
+
+def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> Stage1Config:
+    """The recipe of a role's stage 1 with the command line's changes."""
+    changes: dict[str, Any] = {"data.path": str(recipe.data), "data.layout": benchmark.name}
+    changes |= {"seed": recipe.seed, "data.allow_missing": recipe.allow_missing}
+    changes |= {"data.reading": recipe.reading}
+    if role == "held-out":
+        changes["data.held_out"] = recipe.held_out
+    elif role == "trainval":
+        changes["data.classes"] = "base+validation"
+    changes |= parse_changes(recipe.stage1, "--stage1")
+    file = stage1_recipe(benchmark.name, recipe.stage1_recipe or benchmark.stage1)
+    return load(Stage1Config, file, changes)
+
+
+def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
+    """The roles of the tables that any of these rows stands in, the reference apart: it stands in all."""
+    wanted = set(rows) - {REFERENCE} or {REFERENCE}
+    roles = [role for table in benchmark.tables if wanted & set(table.rows) for role in table.roles]
+    return list(dict.fromkeys(roles))
+
+
+def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> tuple[Path, float]:
+    """Train a role's model, go on with it, or take the one an earlier call has finished."""
+    from wdae.train.base import LAST, MODEL
+    from wdae.train.session import pretrain_session
+
+    config = stage1_config(benchmark, recipe, role)
+    folder = run.path / "stage1" / role
+    clock = run.path / "stage1" / f"{role}.json"
+    if (folder / "recipe.yaml").is_file() and Run.open(folder).recipe(Stage1Config) != config:
+        raise RunError(
+            f"stage 1 ({role}) was begun in {folder} with another recipe; give the settings it began with, "
+            f"another folder with -o, or remove {folder} to train it again"
+        )
+    before = float(read_json(clock)) if clock.is_file() else 0.0
+    if (folder / MODEL).is_dir():
+        return folder / MODEL, before
+    began = time.perf_counter()
+    resume = (folder / LAST).is_file()
+    try:
+        pretrain_session(config, folder, device=_device(recipe), resume=resume, force=not resume)
+    finally:
+        before += time.perf_counter() - began
+        if clock.parent.is_dir():
+            write_json(clock, before)
+    return folder / MODEL, before
+
+
+def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
+    from wdae.train.extract_config import ExtractConfig
+    from wdae.train.session import extract_session
+
+    if recipe.data is None:
+        raise DataError("features are extracted from pictures; give --data")
+    trained = read_json(model / CARD)["recipe"]["data"] if (model / CARD).is_file() else {}
+    config = ExtractConfig(
+        data=recipe.data,
+        layout=benchmark.name,
+        model=model,
+        flip_average=recipe.flip_average,
+        allow_missing=recipe.allow_missing,
+        stream=trained.get("stream", False),
+    )
+    extract_session(config, folder, device=_device(recipe))
+
+
+def _device(recipe: ReproduceRecipe) -> str | None:
+    return None if recipe.device == "auto" else recipe.device
+
+
+def _check(bank: FeatureBank, role: Role, name: str) -> None:
+    """Refuse a bank that cannot play its role."""
+    if not bank.has(Part.NOVEL) or not bank.n_base:
+        raise BankError(f"{name} lacks base or novel classes; give a bank of the whole benchmark")
+    if role == "held-out" and not bank.has(Part.BASE_HELD_OUT):
+        raise BankError(
+            f"{name} has no held-out pictures of base classes, which 'all' and 'base' accuracy need; extract "
+            "it with a model of stage 1 that held some out (--data.held_out), or give it as --bank"
+        )
+    if role == "trainval" and bank.has(Part.VALIDATION):
+        raise BankError(
+            f"{name} has validation classes; for the train+val rows they are base classes: train stage 1 "
+            "with --data.classes base+validation and extract with that model"
+        )

@@ -1,0 +1,186 @@
+"""One row of a table on one bank: trained, measured, and kept so that it need not be run again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.device import pick_device, pick_dtype
+from wdae.errors import RunError
+from wdae.evaluation.protocol import all_way, few_way
+from wdae.evaluation.results import Result
+from wdae.evaluation.table import ResultTable
+from wdae.methods import WDAE, LearnedMethod, Method, make
+from wdae.methods.saved import load_method
+from wdae.progress import progress
+from wdae.reproduce.benchmark import REFERENCE, Role, Row
+from wdae.reproduce.details import Details, measure_details
+from wdae.reproduce.plan import RowPlan
+from wdae.run import Run
+from wdae.storage import read_json, write_json
+from wdae.train.pipeline import MODEL, train_method
+
+# Settings are written first, the record last: a row that has one is finished.
+SETTINGS, RECORD, CLOCK = "settings.json", "row.json", "clock.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished row: its results (with per-episode values) and what it cost."""
+
+    row: Row
+    role: Role
+    table: ResultTable
+    record: Mapping[str, Any]
+    folder: Path
+
+    def result(self, n_shot: int, n_episodes: int) -> Result | None:
+        """The result at a number of shots and of episodes."""
+        found = (r for r in self.table if (r.n_shot, r.n_episodes) == (n_shot, n_episodes))
+        return next(found, None)
+
+    def details(self, n_shot: int) -> Details | None:
+        """What the plots need, where it was measured."""
+        path = _details_file(self.folder, n_shot)
+        return Details.load(path) if path.is_file() else None
+
+
+def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
+    """Run a row in its folder, or read it where an earlier call has finished it."""
+    refuse_other_settings(folder, plan)
+    record = read_json(folder / RECORD) if (folder / RECORD).is_file() else None
+    if record is None:
+        device = pick_device(plan.options.device)
+        method = _trained(folder, plan, bank, device)
+        began = time.perf_counter()
+        _measure(folder, plan, method, bank, device)
+        clock = _clock(folder)
+        record = {
+            "row": plan.row.name,
+            "role": plan.role,
+            "training_seconds": clock,
+            "measuring_seconds": time.perf_counter() - began,
+            "parameters": _n_parameters(method),
+            "step_origin": plan.step_origin if isinstance(method, WDAE) else None,
+            "balanced": isinstance(method, WDAE) and method.balance is not None,
+            "steps": {str(k): v for k, v in method.steps.items()} if isinstance(method, WDAE) else None,
+        }
+        write_json(folder / RECORD, record)
+    assert record is not None
+    return Measured(plan.row, plan.role, ResultTable.load(folder / "results"), record, folder)
+
+
+def refuse_other_settings(folder: Path, plan: RowPlan) -> None:
+    """A row that was run, or begun, with other settings is refused: rows of one table have the same."""
+    if not (folder / SETTINGS).is_file():
+        return
+    was, now = _flat(read_json(folder / SETTINGS)), _flat(plan.settings())
+    differing = [
+        f"{key} was {was.get(key, 'not set')}, is {now.get(key, 'not set')}"
+        for key in sorted({*was, *now})
+        if was.get(key) != now.get(key)
+    ]
+    if differing:
+        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
+        state = "finished" if (folder / RECORD).is_file() else "begun"
+        raise RunError(
+            f"the row {plan.row.name} ({plan.role}) is {state} in {folder}, with other settings: "
+            f"{'; '.join(differing[:4])}{more}. Give the settings it was run with, another folder with -o, "
+            f"or remove {folder} to run the row again"
+        )
+
+
+def _trained(folder: Path, plan: RowPlan, bank: FeatureBank, device: torch.device) -> Method:
+    """The row's method, trained now, further, or by an earlier call."""
+    if plan.recipe is None:
+        (folder / "results").mkdir(parents=True, exist_ok=True)
+        write_json(folder / SETTINGS, plan.settings())
+        return make(REFERENCE)
+    if not (folder / MODEL).is_file():
+        run = Run.resume(folder) if folder.exists() else Run.create(folder, plan.recipe)
+        write_json(folder / SETTINGS, plan.settings())
+        began, before = time.perf_counter(), _clock(folder)
+        try:
+            train_method(run, plan.recipe, bank, resume=True)
+        finally:
+            write_json(folder / CLOCK, before + time.perf_counter() - began)
+    return load_method(folder / MODEL, device, pick_dtype(plan.recipe.precision, device), dim=bank.dim)
+
+
+def _measure(folder: Path, plan: RowPlan, method: Method, bank: FeatureBank, device: torch.device) -> None:
+    """Measure what is not measured yet."""
+    method.name = plan.row.name
+    there = {(r.n_shot, r.n_episodes, r.seed) for r in ResultTable.load(folder / "results")}
+    todo = {k: n for k, n in plan.measured.items() if (k, n, plan.seed) not in there}
+    options = plan.options
+    with progress(sum(todo.values()), f"measuring {plan.row.name} ({plan.role})") as bar:
+        for n_shot, n_episodes in todo.items():
+            if plan.benchmark.protocol == "few-way":
+                result = few_way(
+                    method,
+                    bank,
+                    n_shot,
+                    n_way=options.ways,
+                    n_query=options.queries,
+                    n_episodes=n_episodes,
+                    seed=plan.seed,
+                    device=device,
+                    told=bar.update,
+                )
+            else:
+                result = all_way(
+                    method,
+                    bank,
+                    n_shot,
+                    n_episodes=n_episodes,
+                    seed=plan.seed,
+                    base_queries=plan.base_queries,
+                    device=device,
+                    told=bar.update,
+                )
+            result.save(folder / "results")
+    if plan.row.curves and plan.benchmark.protocol == "few-way":
+        for n_shot in plan.shots:
+            if _details_file(folder, n_shot).is_file():
+                continue
+            measure_details(
+                method,
+                bank,
+                n_shot,
+                n_way=options.ways,
+                n_query=options.queries,
+                n_episodes=plan.curve_episodes,
+                seed=plan.seed,
+                device=device,
+            ).save(_details_file(folder, n_shot))
+
+
+def _details_file(folder: Path, n_shot: int) -> Path:
+    return folder / f"details-{n_shot}shot.safetensors"
+
+
+def _clock(folder: Path) -> float:
+    """Seconds of training so far."""
+    return float(read_json(folder / CLOCK)) if (folder / CLOCK).is_file() else 0.0
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {
+        key: leaf
+        for part, inner in value.items()
+        for key, leaf in _flat(inner, f"{name}.{part}" if name else str(part)).items()
+    }
+
+
+def _n_parameters(method: Method) -> int:
+    if isinstance(method, LearnedMethod):
+        return method.n_parameters()
+    return sum(p.numel() for p in method.denoiser.parameters()) if isinstance(method, WDAE) else 0

@@ -1,0 +1,59 @@
+"""What the plots rest on, against slow loops and against the protocol itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wdae.bank import FeatureBank, Part
+from wdae.evaluation.protocol import base_classes, few_way
+from wdae.methods import make
+from wdae.reproduce.details import base_distances, measure_details, trade_off
+
+SHAPE = {"n_way": 4, "n_query": 5, "n_episodes": 30, "seed": 7}
+
+
+def test_a_trade_off_curve_is_what_adding_the_constant_gives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    n_base, n = 6, 3
+    scores = torch.randn(80, n_base + n, generator=generator)
+    labels = torch.randint(0, n_base + n, (80,), generator=generator)
+    novel = labels >= n_base
+    margin = scores[:, n_base:].amax(1) - scores[:, :n_base].amax(1)
+    own = torch.where(novel, scores[:, n_base:].argmax(1) + n_base, scores[:, :n_base].argmax(1)) == labels
+    offsets, novel_right, base_right = trade_off(margin[novel], own[novel], margin[~novel], own[~novel])
+    assert offsets[0] == 0
+    for place in (0, 7, 20, 33, 55):
+        # Beside the sweep's own points, where two scores tie exactly.
+        constant = float(offsets[place]) + (1e-6 if place else 0)
+        moved = scores.double().clone()
+        moved[:, n_base:] += constant
+        right = [int(row.argmax()) == int(label) for row, label in zip(moved, labels, strict=True)]
+        a = [ok for ok, is_novel in zip(right, novel.tolist(), strict=True) if is_novel]
+        b = [ok for ok, is_novel in zip(right, novel.tolist(), strict=True) if not is_novel]
+        assert float(novel_right[place]) == pytest.approx(sum(a) / len(a), abs=1.01 / len(a))
+        assert float(base_right[place]) == pytest.approx(sum(b) / len(b), abs=1.01 / len(b))
+    assert float(novel_right[-1]) <= float(novel_right[1]) or float(base_right[-1]) >= float(base_right[1])
+
+
+def test_details_look_at_the_episodes_of_the_protocol(small_bank: FeatureBank) -> None:
+    method = make("initial-estimate")
+    result = few_way(method, small_bank, 1, **SHAPE)  # type: ignore[arg-type]
+    details = measure_details(method, small_bank, 1, **SHAPE, device=torch.device("cpu"))  # type: ignore[arg-type]
+    assert details.right.mean(1).tolist() == pytest.approx(result.per_episode["novel"].tolist())
+    assert float(details.novel[0]) == pytest.approx(result.metrics["novel_in_all"].mean)
+    assert float(details.base[0]) == pytest.approx(result.metrics["base_in_all"].mean)
+    assert details.classes.shape == details.right.shape == (30, 4)
+    # Raised without end, novel scores win every query; lowered, none.
+    assert float(details.novel.max()) == pytest.approx(result.metrics["novel"].mean, abs=0.01)
+    assert float(details.base.min()) <= 0.01
+
+
+def test_distances_are_of_class_means_to_the_nearest_base_classes(small_bank: FeatureBank) -> None:
+    weights = base_classes(small_bank).weights
+    pool = small_bank.select(Part.NOVEL)
+    for index, (name, distance) in enumerate(base_distances(small_bank, 3).items()):
+        mean = pool.of_class(index).mean(0)
+        cosines = sorted(float(torch.cosine_similarity(mean, row, dim=0)) for row in weights)
+        assert name == pool.names[index]
+        assert distance == pytest.approx(1 - sum(cosines[-3:]) / 3, abs=1e-5)

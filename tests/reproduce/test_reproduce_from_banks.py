@@ -1,0 +1,270 @@
+"""``wdae reproduce`` from feature banks: figures, pairing, resuming, refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_trees import wdae
+
+from wdae.bank import FeatureBank, Part
+from wdae.evaluation.results import Result
+from wdae.evaluation.table import ResultTable
+from wdae.synthetic import synthetic_bank
+from wdae.train.checkpoint import load_checkpoint
+
+ROWS = "lwof,wdae-mlp,wdae-gnn,wdae-gnn-no-noise,wdae-gnn-trainval"
+SMALL = [
+    "--episodes",
+    40,
+    "--curve-episodes",
+    20,
+    "--curve-shots",
+    1,
+    2,
+    5,
+    "--queries",
+    6,
+    "--device",
+    "cpu",
+]
+SMALL += [
+    "--stage2",
+    "training.steps=6",
+    "training.n_fake=5",
+    "denoiser.hidden=16",
+    "training.validate_every=3",
+]
+SMALL += ["training.validation_episodes=20", "evaluation.step_episodes=20"]
+
+
+def recast(bank: FeatureBank, old: Part, new: Part, weights: torch.Tensor | None = None) -> FeatureBank:
+    """The bank with one part's images in another."""
+    parts = torch.where(bank.parts == old.code, new.code, bank.parts.long())
+    scale = bank.cosine_scale if weights is not None else None
+    return FeatureBank.build(
+        bank.features, bank.labels, bank.class_names, parts, weights, scale, {"backbone": "drawn"}
+    )
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bank with held-out images, the same with none, and one whose validation classes are base classes."""
+    folder = tmp_path_factory.mktemp("banks")
+    bank = synthetic_bank(16, 6, 7, 30, 24, seed=3, held_out_per_class=6)
+    bank.save(folder / "held-out")
+    recast(bank, Part.BASE_HELD_OUT, Part.BASE_TRAIN, bank.base_weights).save(folder / "whole")
+    recast(bank, Part.VALIDATION, Part.BASE_TRAIN).save(folder / "trainval")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(banks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("reproduce") / "run"
+    words = ["--bank", banks / "whole", "--held-out-bank", banks / "held-out"]
+    words += ["--trainval-bank", banks / "trainval", "--rows", ROWS, *SMALL]
+    assert wdae("reproduce", "mini-imagenet", *words, "-o", run) == 0
+    return run
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "results.json").read_text())
+    return found
+
+
+def line(table: dict[str, Any], row: str, n_shot: int) -> dict[str, Any]:
+    return next(entry for entry in table["rows"] if (entry["row"], entry["n_shot"]) == (row, n_shot))
+
+
+def values(run: Path, role: str, row: str, n_shot: int) -> Result:
+    table = ResultTable.load(run / "rows" / role / row / "results")
+    return next(result for result in table if (result.n_shot, result.n_episodes) == (n_shot, 40))
+
+
+def test_the_tables_are_the_papers_and_each_is_measured_on_its_own_features(finished: Path) -> None:
+    record = record_of(finished)
+    assert [(t["number"], t["role"]) for t in record["tables"]] == [
+        (2, "whole"),
+        (2, "trainval"),
+        (3, "held-out"),
+    ]
+    two, trainval, three = record["tables"]
+    assert {entry["row"] for entry in two["rows"]} == {
+        "initial-estimate", "lwof", "wdae-mlp", "wdae-gnn", "wdae-gnn-no-noise",
+    }  # fmt: skip
+    assert {entry["row"] for entry in trainval["rows"]} == {"initial-estimate", "wdae-gnn-trainval"}
+    assert {entry["row"] for entry in three["rows"]} == {"initial-estimate", "lwof", "wdae-mlp", "wdae-gnn"}
+    assert two["metrics"] == ["novel"] and three["metrics"] == ["novel", "all", "base"]
+    left_out = {entry["row"]: entry["why"] for entry in record["not_run"]}
+    assert "--rows" in left_out["wdae-mlp-no-noise"]
+
+
+def test_a_line_is_the_mean_the_papers_figure_and_the_paired_gain(finished: Path) -> None:
+    three = record_of(finished)["tables"][2]
+    for n_shot, figure in ((1, 0.5655), (5, 0.67)):
+        gnn = line(three, "wdae-gnn", n_shot)
+        own = values(finished, "held-out", "wdae-gnn", n_shot).per_episode
+        start = values(finished, "held-out", "initial-estimate", n_shot).per_episode
+        assert gnn["metrics"]["all"]["mean"] == pytest.approx(own["all"].mean())
+        assert gnn["paper"]["all"]["mean"] == pytest.approx(figure)
+        assert gnn["difference"]["all"] == pytest.approx(own["all"].mean() - figure, abs=1e-6)
+        for metric in ("novel", "all", "base"):
+            gain = (own[metric].astype(np.float64) - start[metric]).tolist()
+            assert gnn["gains"][metric]["mean"] == pytest.approx(np.mean(gain), abs=1e-9)
+            assert gnn["gains"][metric]["ci95"] == pytest.approx(1.96 * np.std(gain, ddof=1) / 40**0.5)
+    assert "paper" not in json.dumps(line(three, "initial-estimate", 1)["paper"])  # the paper has none here
+
+
+def test_the_trainval_row_takes_epsilon_from_the_row_it_was_chosen_for(finished: Path) -> None:
+    lent = json.loads((finished / "rows/whole/wdae-gnn/row.json").read_text())
+    taken = json.loads((finished / "rows/trainval/wdae-gnn-trainval/row.json").read_text())
+    assert taken["steps"] == lent["steps"]
+    assert lent["step_origin"] == "validation classes" and taken["step_origin"] == "the row wdae-gnn"
+    trainval = record_of(finished)["tables"][1]
+    assert line(trainval, "initial-estimate", 1)["paper"] == {}
+
+
+def test_the_page_and_the_plots_are_there(finished: Path) -> None:
+    page = (finished / "results.md").read_text()
+    assert "## Table 3" in page and "| wDAE-GNN | 1 |" in page and "Not run:" in page
+    assert "wdae reproduce mini-imagenet --bank BANK" in page
+    assert str(finished.parent) not in page
+    names = {"accuracy-against-shots", "base-novel-trade-off", "gnn-gain-by-distance"}
+    drawn = {path.name for path in (finished / "plots").iterdir()}
+    assert drawn == {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+    curves = record_of(finished)["curves"]
+    assert {(c["row"], c["n_shot"]) for c in curves["shots"]} >= {
+        ("wdae-gnn", 1),
+        ("wdae-gnn", 2),
+        ("lwof", 5),
+    }
+    assert len(curves["classes"]) == 7
+
+
+def test_the_documents_take_the_record_over(finished: Path, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "scripts" / "make_results.py"
+    spec = importlib.util.spec_from_file_location("make_results", file)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    (tmp_path / "images").mkdir()
+    script.RESULTS, script.PAGE, script.IMAGES = (
+        tmp_path / "kept",
+        tmp_path / "results.md",
+        tmp_path / "images",
+    )
+    script.main(["adopt", str(finished)])
+    assert record_of(finished) == json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
+    (tmp_path / "kept/mini-imagenet.md").write_text("Words of ours.")
+    script.main(["write"])
+    page = (tmp_path / "results.md").read_text()
+    gnn = line(record_of(finished)["tables"][2], "wdae-gnn", 5)["metrics"]["all"]
+    assert "## MiniImageNet\n\nWords of ours.\n" in page
+    assert f"{100 * gnn['mean']:.2f} ± {100 * gnn['ci95']:.2f}" in page
+    for path in (tmp_path / "images").iterdir():
+        assert f"(images/{path.name})" in page
+    assert len(list((tmp_path / "images").iterdir())) == 3
+
+
+def test_finished_rows_are_not_run_again_and_new_ones_are_added(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("row.json")}
+    assert (
+        wdae("reproduce", "mini-imagenet", "--resume", "-o", run, "--rows", f"{ROWS},wdae-mlp-no-noise") == 0
+    )
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (run / "rows/whole/wdae-mlp-no-noise/row.json").is_file()
+    old, new = record_of(finished)["tables"], record_of(run)["tables"]
+    assert [entry for entry in new[0]["rows"] if entry["row"] != "wdae-mlp-no-noise"] == old[0]["rows"]
+    assert new[1:] == old[1:]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--queries", 7], "queries was 6, is 7"),
+        (["--stage2", "training.steps=7"], "recipe.training.steps was 6, is 7"),
+        (["--seed", 1], "seed was"),
+    ],
+)
+def test_other_settings_for_a_finished_row_are_refused(
+    finished: Path, words: list[object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "recipe.yaml").read_text()
+    kept = [
+        word for word in SMALL[SMALL.index("--stage2") + 1 :] if not str(word).startswith("training.steps")
+    ]
+    more = [*words, *kept] if words[0] == "--stage2" else words
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", finished, *more) == 2
+    told = capsys.readouterr().err
+    assert message in told and "other settings" in told and "remove" in told
+    assert (finished / "recipe.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing to reproduce MiniImageNet from"),
+        (["--rows", "wdae-gn"], "did you mean 'wdae-gnn'"),
+        (["--held-out-bank", "whole"], "no held-out pictures"),
+        (["--trainval-bank", "whole"], "has validation classes"),
+        (["--model", "somewhere"], "needs the pictures"),
+        (["--bank", "whole", "--stage2", "training.steps"], "KEY=VALUE"),
+        (["--bank", "whole", "--stage2", "training.stepz=3"], "did you mean 'training.steps'"),
+    ],
+)
+def test_what_cannot_be_run_is_said(
+    banks: Path, tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(banks / word) if word == "whole" else word for word in words]
+    assert wdae("reproduce", "mini-imagenet", "-o", tmp_path / "run", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_bank_of_all_pictures_the_held_out_one_serves_and_the_page_says_so(
+    banks: Path, tmp_path: Path
+) -> None:
+    words = ["--held-out-bank", banks / "held-out", "--rows", "wdae-mlp,wdae-mlp-trainval", *SMALL]
+    assert wdae("reproduce", "mini-imagenet", *words, "-o", tmp_path / "run") == 0
+    record, page = record_of(tmp_path / "run"), (tmp_path / "run/results.md").read_text()
+    assert [(t["number"], t["role"]) for t in record["tables"]] == [(2, "held-out"), (3, "held-out")]
+    assert "learned from the held-out pictures too" in page
+    assert "train+val: Table 2: no --trainval-bank" in page
+    assert line(record["tables"][0], "wdae-mlp", 1)["gains"].keys() >= {"novel", "base"}
+
+
+def test_a_row_that_was_killed_goes_on_from_its_checkpoint(banks: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "mini-imagenet", "--bank", banks / "whole", "--rows", "wdae-mlp", *SMALL]
+    words[words.index("training.steps=6")] = "training.steps=120"
+    run, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, "-m", "wdae.cli.main", *map(str, words), "-o", str(run)]
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    checkpoint = run / "rows/whole/wdae-mlp/checkpoint.safetensors"
+    try:
+        deadline = time.monotonic() + 120
+        while not checkpoint.is_file() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    step = load_checkpoint(checkpoint).state["progress"]["step"]
+    assert 0 < step < 120
+    assert wdae(*words, "-o", run, "--resume") == 0
+    assert wdae(*words, "-o", whole) == 0
+    for n_shot in (1, 5):
+        a, b = values(run, "whole", "wdae-mlp", n_shot), values(whole, "whole", "wdae-mlp", n_shot)
+        assert np.array_equal(a.per_episode["novel"], b.per_episode["novel"])
+    resumed = [json.loads(row) for row in (checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in resumed] == list(range(3, 121, 3))

@@ -1,0 +1,120 @@
+"""``wdae reproduce`` from pictures to tables, on small made trees in the benchmarks' exact layouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import made_trees
+import pytest
+import torch
+from made_trees import N_BASE, N_NOVEL, N_VALIDATION, STAGE1, STAGE2, wdae
+
+from wdae import FeatureBank, Part
+from wdae.data.splits import load_split
+from wdae.evaluation.table import ResultTable
+
+SMALL = ["--held-out", 4, "--episodes", 10, "--curve-episodes", 10, "--queries", 3, "--device", "cpu"]
+SMALL += ["--allow-missing", "--stage1", *STAGE1, "--stage2", *STAGE2]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WDAE_CACHE", str(tmp_path / "cache"))
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "results.json").read_text())
+    return found
+
+
+def test_mini_imagenet_trains_a_model_for_each_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = made_trees.mini_imagenet(tmp_path / "data"), tmp_path / "run"
+    words = ["reproduce", "mini-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
+    words += ["--rows", "wdae-mlp,wdae-mlp-trainval"]
+    assert wdae(*words) == 0
+    record = record_of(run)
+    assert [(t["number"], t["role"]) for t in record["tables"]] == [
+        (2, "whole"),
+        (2, "trainval"),
+        (3, "held-out"),
+    ]
+    counts = {role: bank["images"] for role, bank in record["banks"].items()}
+    assert counts["whole"]["base-train"] == N_BASE * 16 and counts["whole"]["base-held-out"] == 0
+    assert counts["held-out"]["base-held-out"] == N_BASE * 4
+    assert counts["trainval"]["base-train"] == (N_BASE + N_VALIDATION) * 16
+    assert counts["trainval"]["validation"] == 0
+    assert record["banks"]["whole"]["seconds"].keys() == {"stage1", "extraction"}
+    assert "not its figures" in (run / "results.md").read_text()
+    # A model of stage 1 is as good as a bank; what is trained already is not trained again.
+    before = (run / "stage1/whole/metrics.jsonl").stat().st_mtime_ns
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run) == 0
+    assert (run / "stage1/whole/metrics.jsonl").stat().st_mtime_ns == before
+    given = [
+        "--model",
+        run / "stage1/whole",
+        "--rows",
+        "wdae-mlp",
+        "--held-out-bank",
+        run / "banks/held-out",
+    ]
+    assert wdae(*words[:4], *given, "-o", tmp_path / "again", "--curve-shots", 1, 5, *SMALL) == 0
+    assert (tmp_path / "again/banks/whole").is_dir() and not (tmp_path / "again/stage1").exists()
+    again, first = record_of(tmp_path / "again")["tables"][0], record["tables"][0]
+    assert [e["metrics"] for e in again["rows"]] == [e["metrics"] for e in first["rows"]]
+    capsys.readouterr()
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, "--held-out", 3) == 2
+    assert "made with other settings" in capsys.readouterr().err
+
+
+def test_tiered_imagenet(tmp_path: Path) -> None:
+    data, run = made_trees.tiered_imagenet(tmp_path / "data"), tmp_path / "run"
+    assert wdae("reproduce", "tiered-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL) == 0
+    record = record_of(run)
+    (table,) = record["tables"]
+    assert (table["number"], table["role"]) == (4, "whole")
+    rows = {entry["row"]: entry for entry in table["rows"] if entry["n_shot"] == 5}
+    assert rows.keys() >= {"initial-estimate", "lwof", "wdae-mlp", "wdae-gnn"}
+    assert rows["wdae-gnn"]["paper"]["novel"]["mean"] == pytest.approx(0.8309)
+    assert rows["wdae-mlp"]["paper"] == {}
+    assert rows["wdae-gnn"]["gains"].keys() == {"novel"}
+    assert record["banks"]["whole"]["classes"]["novel"] == N_NOVEL
+
+
+def test_imagenet_fs_learns_from_train_and_asks_for_val(tmp_path: Path) -> None:
+    data, run = made_trees.imagenet_fs(tmp_path / "data"), tmp_path / "run"
+    words = ["--rows", "lwof,wdae-gnn,wdae-gnn-no-noise", *SMALL]
+    assert wdae("reproduce", "imagenet-fs", "--data", data, "-o", run, *words) == 0
+    bank = FeatureBank.open(run / "banks/whole")
+    assert bank.query_only is not None
+    assert sum(bank.select(Part.NOVEL).counts.tolist()) == N_NOVEL * 22
+    assert sum(bank.select(Part.NOVEL, queries=True).counts.tolist()) == N_NOVEL * 3
+    assert int(bank.query_only.sum()) == (N_BASE + N_VALIDATION + N_NOVEL) * 3
+    assert torch.equal(
+        bank.query_only & (bank.parts == Part.BASE_TRAIN.code), torch.zeros_like(bank.query_only)
+    )
+    table = record_of(run)["tables"][0]
+    assert table["number"] == 1
+    assert table["metrics"] == ["novel_top5", "all_top5", "base_top5", "all_prior_top5"]
+    assert {entry["n_shot"] for entry in table["rows"]} == {1, 2, 5, 10, 20}
+    gnn = next(e for e in table["rows"] if (e["row"], e["n_shot"]) == ("wdae-gnn", 5))
+    assert gnn["step"] == 0.6 and gnn["step_origin"] == "the recipe"
+    assert gnn["paper"]["all_top5"]["mean"] == pytest.approx(0.732)
+    # Queries are the val/ pictures of the novel classes and of the base classes that count in the test.
+    result = next(iter(ResultTable.load(run / "rows/whole/initial-estimate/results")))
+    n_base_queries = len(set(load_split("imagenet-fs").base_test) & set(bank.class_names)) * 3
+    right = result.per_episode["base"] * n_base_queries
+    assert n_base_queries == N_BASE // 2 * 3
+    assert right == pytest.approx(right.round(), abs=1e-4)
+
+
+def test_a_benchmark_with_classes_missing_is_refused_unless_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = made_trees.tiered_imagenet(tmp_path / "data")
+    words = [word for word in SMALL if word != "--allow-missing"]
+    assert wdae("reproduce", "tiered-imagenet", "--data", data, "-o", tmp_path / "run", *words) == 2
+    assert "missing" in capsys.readouterr().err
