@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.errors import RecipeError
-from wdae.methods.wdae import step_for
+from wdae.shots import step_for
 
 QUANTILES = 201
 UNUSED = -1e4
+_FARTHEST = 50.0  # offsets looked at
 REHEARSED = 5
 """Classes that play new at once; below so many, the share of added classes shrinks with their number."""
 
@@ -158,7 +159,7 @@ class Played:
         own = base.gather(1, labels.clamp(max=n_base - 1).unsqueeze(1))[:, 0].double()
         novel = F.pad(novel, (0, (width or n) - n), value=UNUSED)
         place = torch.where(labels >= n_base, labels - n_base, -1)
-        prior = torch.full((len(labels),), math.log(n_base / n), dtype=torch.float64)
+        prior = own.new_full((len(labels),), math.log(n_base / n))
         right = best.indices == labels
         return cls(base.double().logsumexp(1), own, best.values, right, novel.double(), place, prior)
 
@@ -182,10 +183,19 @@ class Played:
     def error(self, slope: float, offset: float) -> float:
         """Expected calibration error."""
         scores, mass = self._scores(slope, offset)
-        top = scores.max(1)
-        chosen = torch.maximum(top.values, self.best)
-        right = torch.where(top.values > self.best, top.indices == self.place, self.best_right)
-        return binned_error((chosen - mass).exp(), right)
+        chosen = torch.maximum(scores.amax(1), self.best)
+        return binned_error((chosen - mass).exp(), self.right(slope, offset))
+
+    def right(self, slope: float, offset: float) -> Tensor:
+        """Which queries find their class among base and new classes ``[M]``."""
+        top = self.novel.max(1)
+        won = slope * top.values + offset + self.prior > self.best
+        return torch.where(won, top.indices == self.place, self.best_right)
+
+    def accuracy(self, slope: float, offset: float) -> float:
+        """Accuracy among base and new classes; queries of both kinds count half each."""
+        right, is_novel = self.right(slope, offset).double(), self.place >= 0
+        return 0.5 * float(right[is_novel].mean() + right[~is_novel].mean())
 
 
 def fit_balance(played: Played) -> tuple[float, float]:
@@ -205,6 +215,31 @@ def fit_balance(played: Played) -> tuple[float, float]:
 
     _minimise([log_slope, offset], loss)
     return float(log_slope.detach().exp()), float(offset.detach())
+
+
+def fit_offset(played: Played, slope: float = 1.0) -> float:
+    """The likeliest offset of classes that play new, for a given slope.
+
+    At the maximum of the likelihood the queries' probability of being new, on average, is the share of those
+    that are: the constant that puts both kinds of classes on a par. Only the log odds of new against base
+    matter, and the average rises with the offset: Newton's steps, kept within halves of an interval.
+    """
+    is_novel = played.place >= 0
+    if not bool(is_novel.any()) or not bool((~is_novel).any()):
+        return 0.0
+    odds = (slope * played.novel).logsumexp(1) + played.prior - played.mass
+    share = is_novel.double().mean()
+    weight = torch.where(is_novel, 0.5 / share, 0.5 / (1 - share)) / len(odds)
+    low, high, offset = -_FARTHEST, _FARTHEST, 0.0
+    for _ in range(60):
+        chance = torch.sigmoid(odds + offset)
+        excess = float(weight @ chance) - 0.5
+        low, high = (low, offset) if excess > 0 else (offset, high)
+        ahead = offset - excess / max(float(weight @ (chance * (1 - chance))), 1e-12)
+        last, offset = offset, ahead if low < ahead < high else (low + high) / 2
+        if abs(offset - last) < 1e-6:
+            break
+    return offset
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:

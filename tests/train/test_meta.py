@@ -18,6 +18,7 @@ from wdae.evaluation.protocol import few_way
 from wdae.generate import initial_estimate
 from wdae.methods import InitialEstimate
 from wdae.nn import Denoiser, build_graph, stage2_losses, unit
+from wdae.nn.noise import noisy
 from wdae.train.checkpoint import load_checkpoint
 from wdae.train.learner import Learner, TrainingBatch, gather_batch
 from wdae.train.meta import as_method, build_learner, learning_rate, train
@@ -96,10 +97,9 @@ def test_losses_of_a_batch_step_by_step(small_bank: FeatureBank, kind: str, nois
 
     initial = initial_estimate(batch.base, batch.support)
     graph = build_graph(initial, 4)  # of the estimates before the noise
-    draw = torch.randn(initial.shape, generator=torch.Generator().manual_seed(5))
-    noisy = unit(initial + noise * draw)
+    weights = noisy(initial, noise, torch.Generator().manual_seed(5)) if noise else initial
     expected = stage2_losses(
-        learner_of(small_bank, kind).denoiser(noisy, graph),
+        learner_of(small_bank, kind).denoiser(weights, graph),
         torch.cat([batch.base, batch.novel_targets], dim=1),
         batch.queries,
         batch.labels,
@@ -110,6 +110,19 @@ def test_losses_of_a_batch_step_by_step(small_bank: FeatureBank, kind: str, nois
     torch.testing.assert_close(losses.total, expected.reconstruction + expected.classification)
     right = expected.scores.argmax(-1) == batch.labels
     torch.testing.assert_close(losses.accuracy, right.float().mean())
+
+
+def test_a_step_compiles_into_one_graph(small_bank: FeatureBank) -> None:
+    """As on a GPU, operation by operation; eagerly, a CPU goes in pieces: both give the same."""
+    batch, found = batch_of(small_bank), []
+    for compiled in (False, True):
+        learner = learner_of(small_bank, noise=0.0)
+        step = torch.compile(learner, fullgraph=True, backend="aot_eager") if compiled else learner
+        losses = step(batch, None)
+        losses.total.backward()
+        found.append([losses.total.detach(), losses.accuracy, *[p.grad for p in learner.parameters()]])
+    for eager, recorded in zip(*found, strict=True):
+        torch.testing.assert_close(eager, recorded, rtol=1e-4, atol=1e-5)
 
 
 def test_without_noise_nothing_is_drawn(small_bank: FeatureBank) -> None:

@@ -34,6 +34,12 @@ def step_curve(
     """Novel accuracy on validation classes for each ε, all on the same episodes.
 
     The denoiser runs once an episode: ε only mixes its output with its input.
+
+    >>> from wdae import Denoiser, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> method = WDAE(Denoiser(dim=8, hidden=4).eval())
+    >>> list(step_curve(method, bank, 1, steps=(0.5, 1.0), n_query=5, n_episodes=10))
+    [0.5, 1.0]
     """
     device = torch.device(device)
     pool = bank.select(Part.VALIDATION, device=device)
@@ -65,7 +71,14 @@ def choose_steps(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[int, float]:
-    """The ε of highest validation accuracy for each number of shots."""
+    """The ε of highest validation accuracy for each number of shots.
+
+    >>> from wdae import Denoiser, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> method = WDAE(Denoiser(dim=8, hidden=4).eval())
+    >>> sorted(choose_steps(method, bank, shots=(1, 2), n_query=5, n_episodes=10))
+    [1, 2]
+    """
     if not bank.has(Part.VALIDATION):
         raise EpisodeError("ε is chosen on validation classes, and the bank has none; give the steps instead")
     chosen: dict[int, float] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,43 +9,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from wdae.calibration import Calibration
 from wdae.errors import ModelError
 from wdae.generate import move, novel_estimate, refine
+from wdae.methods.balance import balance_scores
 from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph
 from wdae.nn.incremental import BaseState
+from wdae.nn.space import FeatureSpace
+from wdae.shots import step_for, steps_for
+
+__all__ = ["PAPER_STEPS", "WDAE", "WDAEAdapter", "step_for", "steps_for"]
 
 # The paper's step sizes ε for MiniImageNet; training replaces them by a choice on validation classes.
 PAPER_STEPS = {1: 1.0, 5: 0.5}
-
-
-def step_for(shots: float, steps: Mapping[int, float]) -> float:
-    """ε for a number of shots: as chosen, or interpolated in log K between those chosen.
-
-    >>> step_for(1, {1: 1.0, 4: 0.5}), step_for(2, {1: 1.0, 4: 0.5}), step_for(50, {1: 1.0, 4: 0.5})
-    (1.0, 0.75, 0.5)
-    """
-    known = sorted(steps)
-    if not known:
-        return 1.0
-    if shots in steps:
-        return steps[int(shots)]
-    if shots <= known[0]:
-        return steps[known[0]]
-    for low, high in itertools.pairwise(known):
-        if shots <= high:
-            share = math.log(shots / low) / math.log(high / low)
-            return steps[low] + share * (steps[high] - steps[low])
-    return steps[known[-1]]
-
-
-def steps_for(shots: Tensor, steps: Mapping[int, float]) -> Tensor:
-    """ε of each class: numbers of shots ``[...]`` → ``[...]``."""
-    values, index = shots.unique(return_inverse=True)
-    table = torch.tensor([step_for(k, steps) for k in values.tolist()], device=shots.device)
-    return table[index]
 
 
 class WDAE(Method):
@@ -61,6 +38,15 @@ class WDAE(Method):
         n_neighbours, inverse_temperature: of the class graph.
         dtype: of the denoiser's matrix products.
         memory_mb: cap on similarity blocks and messages.
+        balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
+        refine_base: whether base classes move too, as in the paper, or keep their learned weights.
+        space: the space that the denoiser was trained in; None: the features as they are.
+
+    >>> from wdae import Denoiser, few_way, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> method = WDAE(Denoiser(dim=8, hidden=4).eval(), steps={1: 0.5, 5: 0.2})
+    >>> few_way(method, bank, n_shot=1, n_episodes=10).n_episodes
+    10
     """
 
     name = "wdae"
@@ -77,6 +63,9 @@ class WDAE(Method):
         inverse_temperature: float = 5.0,
         dtype: torch.dtype = torch.float32,
         memory_mb: float = DEFAULT_MEMORY_MB,
+        balance: Calibration | None = None,
+        refine_base: bool = True,
+        space: FeatureSpace | None = None,
     ) -> None:
         if n_steps < 1:
             raise ModelError(f"refinement takes at least 1 step, got n_steps={n_steps}")
@@ -88,12 +77,27 @@ class WDAE(Method):
         self.inverse_temperature = inverse_temperature
         self.dtype = dtype
         self.memory_mb = memory_mb
+        self.balance = balance
+        self.refine_base = refine_base
+        self.space = space
         self.name = f"wdae-{denoiser.kind}"
 
     def describe(self) -> dict[str, Any]:
-        """Step sizes, refinement steps and precision."""
-        steps = {str(k): v for k, v in sorted(self.steps.items())}
-        return {"steps": steps, "n_steps": self.n_steps, "precision": str(self.dtype).removeprefix("torch.")}
+        """Step sizes, refinement steps, precision, and what departs from the paper."""
+        precision = str(self.dtype).removeprefix("torch.")
+        said: dict[str, Any] = {
+            "steps": {str(k): v for k, v in sorted(self.steps.items())},
+            "n_steps": self.n_steps,
+            "precision": precision,
+        }
+        if self.balance is not None:
+            said["slopes"] = {str(k): v for k, v in sorted(self.balance.slopes.items())}
+            said["offsets"] = {str(k): v for k, v in sorted(self.balance.offsets.items())}
+        if not self.refine_base:
+            said["refine_base"] = False
+        if self.space is not None:
+            said["power"] = self.space.power
+        return said
 
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
         """``on(base).adapt(support)``, for a single use."""
@@ -101,6 +105,7 @@ class WDAE(Method):
 
     def on(self, base: BaseClasses, graph: ClassGraph | None = None) -> WDAEAdapter:
         """Run the base classes through the denoiser once; ``graph`` spares building theirs."""
+        base = self._in_space(base)
         if base.weights.shape[-1] != self.denoiser.dim:
             raise ModelError(
                 f"the denoiser works on features of size {self.denoiser.dim}, the base weights have "
@@ -117,6 +122,18 @@ class WDAE(Method):
         )
         return WDAEAdapter(self, base, state)
 
+    def _in_space(self, base: BaseClasses) -> BaseClasses:
+        """The same base classes with the weights they have in the method's space."""
+        if self.space is None:
+            return base
+        if base.weights.shape != self.space.weights.shape:
+            raise ModelError(
+                f"{self.name} has learned {len(self.space.weights)} base classes of size "
+                f"{self.space.weights.shape[1]} anew, and got {len(base.weights)} of size "
+                f"{base.weights.shape[-1]}; use the bank it was trained on, or train it on this one"
+            )
+        return BaseClasses(self.space.weights.to(base.weights.device), self.space.scale)
+
 
 @dataclass(frozen=True)
 class WDAEAdapter(Adapter):
@@ -132,6 +149,13 @@ class WDAEAdapter(Adapter):
         A class moves by the ε of its own number of shots; base classes by the mean over the episode.
         """
         method = self.method
+        if method.space is not None:
+            support = Support(method.space.features(support.features), support.mask)
+        scorer = self._weights(support, joint)
+        return balance_scores(scorer, support, self.state.base.shape[0], method.balance, method.space)
+
+    def _weights(self, support: Support, joint: bool) -> WeightScorer:
+        method = self.method
         if support.features.shape[-1] != self.state.base.shape[-1]:
             raise ModelError(
                 f"support features have {support.features.shape[-1]} dimensions, the model works on "
@@ -142,11 +166,13 @@ class WDAEAdapter(Adapter):
         scale = self.base.scale if method.scale is None else method.scale
         if method.n_steps > 1:
             return self._adapt_fully(initial, step, scale, joint)
-        refined = self.state.refine(initial, with_base=joint)
+        refined = self.state.refine(initial, with_base=joint and method.refine_base)
         whole = bool((step == 1.0).all())  # then the weights are r itself, as in the authors' code
         novel = refined.novel if whole else move(initial, refined.novel, step)
         if not joint:
             return WeightScorer(novel, None, scale)
+        if not method.refine_base:
+            return WeightScorer(novel, self.state.base, scale)
         E = initial.shape[0]
         base_step = step.mean(1, keepdim=True)  # [E, 1, 1]
         if not len(refined.node) and bool((base_step == base_step[0]).all()):
@@ -173,4 +199,5 @@ class WDAEAdapter(Adapter):
                 method.n_neighbours,
                 method.inverse_temperature,
             )
-        return WeightScorer(weights[:, N:], weights[:, :N] if joint else None, scale)
+        known = weights[:, :N] if method.refine_base else self.state.base
+        return WeightScorer(weights[:, N:], known if joint else None, scale)

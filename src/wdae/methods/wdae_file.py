@@ -6,10 +6,14 @@ from pathlib import Path
 
 import torch
 
+from wdae.calibration import Calibration
 from wdae.errors import StorageError
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
+from wdae.nn.space import FeatureSpace
 from wdae.train.checkpoint import load_checkpoint, save_checkpoint
+
+_CENTRE, _WEIGHTS = "space.centre", "space.weights"
 
 
 def save_wdae(path: str | Path, method: WDAE) -> None:
@@ -30,8 +34,14 @@ def save_wdae(path: str | Path, method: WDAE) -> None:
         "n_steps": method.n_steps,
         "n_neighbours": method.n_neighbours,
         "inverse_temperature": method.inverse_temperature,
+        "balance": None if method.balance is None else method.balance.as_json(),
+        "refine_base": method.refine_base,
     }
-    save_checkpoint(path, denoiser.state_dict(), state)
+    tensors = dict(denoiser.state_dict())
+    if method.space is not None:
+        state["space"] = {"power": method.space.power, "scale": method.space.scale}
+        tensors |= {_CENTRE: method.space.centre, _WEIGHTS: method.space.weights}
+    save_checkpoint(path, tensors, state)
 
 
 def load_wdae(
@@ -45,7 +55,13 @@ def load_wdae(
             f"{path} is a checkpoint, but not of a trained wDAE; give a run's model.safetensors"
         )
     denoiser = Denoiser(**state["denoiser"])
-    denoiser.load_state_dict(saved.tensors)
+    tensors = dict(saved.tensors)
+    space = None
+    if state.get("space") is not None:
+        centre, weights = tensors.pop(_CENTRE).to(device), tensors.pop(_WEIGHTS).to(device)
+        space = FeatureSpace(state["space"]["power"], centre, weights, state["space"]["scale"])
+    denoiser.load_state_dict(tensors)
+    balance = state.get("balance")
     method = WDAE(
         denoiser.to(device).eval(),
         state["scale"],
@@ -54,6 +70,9 @@ def load_wdae(
         state["n_neighbours"],
         state["inverse_temperature"],
         dtype,
+        balance=None if balance is None else Calibration.from_json(balance),
+        refine_base=state.get("refine_base", True),
+        space=space,
     )
     method.name = state["name"]
     return method

@@ -44,6 +44,7 @@ def as_method(learner: Learner, recipe: MetaRecipe, steps: dict[int, float] | No
         recipe.denoiser.inverse_temperature,
         pick_dtype(recipe.precision, device),
         recipe.memory_mb,
+        refine_base=recipe.evaluation.refine_base,
     )
     method.name = recipe.name
     return method

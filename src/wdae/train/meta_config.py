@@ -24,6 +24,20 @@ class DenoiserConfig(Config):
     """Of the softmax that turns a class's similarities into edge strengths."""
 
 
+class SpaceConfig(Config):
+    """The space that features and weights are compared in; as given here, the features as they are."""
+
+    power: float | None = Field(1.0, gt=0, le=2)
+    """Exponent p of sign(z)·|z|^p; null: chosen on validation classes."""
+    centre: float | None = Field(0.0, ge=0, le=1)
+    """How much of the base images' mean is taken off; null: chosen on validation classes."""
+    refit_steps: int = Field(0, ge=0)
+    """Steps in which base weights are learned anew, from class means; 0: as the bank has them, or class
+    means where power or centre change the space."""
+    choice_episodes: int = Field(500, ge=1)
+    """Validation episodes on which power and centre are chosen, for 1 shot and for 5."""
+
+
 class TrainingConfig(Config):
     """Episodes, losses, noise and optimiser."""
 
@@ -90,12 +104,28 @@ class EvaluationConfig(Config):
     """Validation episodes on which ε is chosen for each number of shots."""
     steps: dict[int, float] | None = None
     """ε for each number of shots, given rather than chosen."""
+    tuned_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Numbers of shots for which ε and balance are found, beside those to report; others follow from them."""
+    step_rule: Literal["shrinking", "free"] = "shrinking"
+    """shrinking: ε(K) = e / (1 + (K - 1) / k), two numbers for all K; free: each K has its own choice."""
+    chosen_for: Literal["novel", "both"] = "novel"
+    """What ε is chosen for: novel accuracy (the paper), or its mean with accuracy among all classes."""
+    balance: Literal["auto", "validation", "base", "off"] = "auto"
+    """Where the constant that puts novel scores on a par with base scores is found: on validation classes, on
+    held-out images of base classes that play novel, or nowhere (off, the paper). auto: the first there is."""
+    refine_base: bool = True
+    """Whether base weights move as well (the paper), or stay as learned."""
     refinements: int = Field(1, ge=1)
     """Refinement steps (the paper: 1)."""
 
 
 class MetaRecipe(Config):
-    """Stage 2: train a denoiser of class weights on a feature bank and evaluate it."""
+    """Stage 2: train a denoiser of class weights on a feature bank and evaluate it.
+
+    >>> recipe = MetaRecipe(training=TrainingConfig(steps=500, shots=(1, 5)))
+    >>> recipe.denoiser.kind, recipe.training.steps, recipe.training.noise
+    ('gnn', 500, 0.1)
+    """
 
     name: str = "wdae-gnn"
     """What the method is called in tables."""
@@ -113,6 +143,7 @@ class MetaRecipe(Config):
     """torch.compile the training step; null: on a GPU."""
     memory_mb: float = Field(256.0, gt=0)
     """Cap on blocks of similarities and messages."""
+    space: SpaceConfig = SpaceConfig()
     denoiser: DenoiserConfig = DenoiserConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,7 @@ from wdae.evaluation.html import write_report
 from wdae.evaluation.protocol import base_classes, gather_support
 from wdae.evaluation.step_size import choose_steps
 from wdae.evaluation.table import ResultTable
+from wdae.evaluation.tuning import place_to_tune, tune
 from wdae.methods.base import Method
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.saved import save_method
@@ -26,12 +28,13 @@ from wdae.run import Run
 from wdae.train.checkpoint import load_checkpoint
 from wdae.train.meta import FitOptions, as_method, train, train_learned
 from wdae.train.meta_config import MetaRecipe
+from wdae.train.space import find_space, in_space
 
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
 def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
-    """Train, choose ε on validation classes (denoisers), and leave the model in the run folder."""
+    """Train, tune on validation classes (denoisers), and leave the model in the run folder."""
     checkpoint = run.path / CHECKPOINT
     done = 0
     if resume and checkpoint.exists():
@@ -50,21 +53,59 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
             learned = train_learned(recipe, bank, **options)
             save_method(run.path / MODEL, learned, recipe.method)
             return learned
+        device = pick_device(recipe.device)
+        space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
+        bank = bank if space is None else in_space(bank, space)
         learner = train(recipe, bank, **options)
     method = as_method(learner, recipe, recipe.evaluation.steps)
-    if recipe.evaluation.steps is None and bank.has(Part.VALIDATION):
-        method.steps = choose_steps(
-            method,
-            bank,
-            recipe.evaluation.shots,
-            n_way=recipe.evaluation.ways,
-            n_query=recipe.evaluation.queries,
-            n_episodes=recipe.evaluation.step_episodes,
-            seed=derive_seed(recipe.seed, "step size"),
-            device=pick_device(recipe.device),
-        )
+    tune_method(method, recipe, bank)
+    method.space = space
     save_method(run.path / MODEL, method, recipe.name)
     return method
+
+
+def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
+    """Find ε and the balance of base and novel scores, or ε alone where balance is off (the paper)."""
+    config, seed, device = (
+        recipe.evaluation,
+        derive_seed(recipe.seed, "step size"),
+        pick_device(recipe.device),
+    )
+    where = place_to_tune(bank) if config.balance == "auto" else config.balance
+    if where is None or where == "off":
+        if config.steps is None and bank.has(Part.VALIDATION):
+            method.steps = choose_steps(
+                method,
+                bank,
+                config.shots,
+                n_way=config.ways,
+                n_query=config.queries,
+                n_episodes=config.step_episodes,
+                seed=seed,
+                device=device,
+            )
+        return
+    given = config.steps
+    if given is None and where == "base":  # the denoiser has been trained on these classes: it looks too good
+        given = method.steps
+    n_novel = len(bank.classes_of(Part.NOVEL))
+    tuned = tune(
+        method,
+        bank,
+        (*config.shots, *config.tuned_shots),
+        where=where,
+        rule=config.step_rule,
+        chosen_for=config.chosen_for,
+        steps=given,
+        # few-way: as many novel as base queries; all-way: all classes are equally likely
+        novel_share=0.5 if config.protocol == "few-way" else n_novel / (bank.n_base + n_novel),
+        n_way=config.ways,
+        n_query=config.queries,
+        n_episodes=config.step_episodes,
+        seed=seed,
+        device=device,
+    )
+    method.steps, method.balance = tuned.steps, tuned.balance
 
 
 def run_training(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> ResultTable:
@@ -82,7 +123,10 @@ def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank
     denoisers = [method for method in methods if isinstance(method, WDAE)]
     if denoisers:
         with contextlib.suppress(MissingExtraError):  # the report says which plots are missing, and why
-            draw_graph(run, denoisers[0], bank, device)
+            first = copy.copy(denoisers[0])
+            seen = bank if first.space is None else in_space(bank, first.space)
+            first.space = None
+            draw_graph(run, first, seen, device)
     write_report(run)
     return table
 

@@ -1,0 +1,91 @@
+"""Scores of base and novel classes in one space: the constant that puts them on a par."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wdae.calibration import Calibration
+from wdae.errors import ModelError
+from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
+from wdae.nn.space import FeatureSpace
+from wdae.shots import steps_for
+
+
+@dataclass(frozen=True)
+class BalancedScorer(WeightScorer):
+    """A weight scorer whose novel scores become ``slope · score + offset``, in a space of its own.
+
+    Shapes: slope, offset ``[E, 1, n]``.
+    """
+
+    slope: Tensor = field(default_factory=lambda: torch.ones(()))
+    offset: Tensor = field(default_factory=lambda: torch.zeros(()))
+    space: FeatureSpace | None = None
+
+    def __call__(self, queries: Tensor) -> Tensor:
+        """Scores of queries ``[E, Q, D]``, as they come from the backbone."""
+        scores = super().__call__(queries if self.space is None else self.space.features(queries))
+        n_base = scores.shape[-1] - self.novel.shape[-2]
+        scores[..., n_base:] = scores[..., n_base:] * self.slope + self.offset
+        return scores
+
+
+def balance_scores(
+    scorer: WeightScorer,
+    support: Support,
+    n_base: int,
+    balance: Calibration | None,
+    space: FeatureSpace | None,
+) -> WeightScorer:
+    """The scorer with its novel scores balanced for the numbers of shots of a support set."""
+    if balance is None:
+        return (
+            scorer if space is None else BalancedScorer(scorer.novel, scorer.base, scorer.scale, space=space)
+        )
+    shots = support.shots.unsqueeze(1)  # [E, 1, n]
+    slope = steps_for(shots, balance.slopes)
+    offset = steps_for(shots, balance.offsets) + balance.prior(n_base, shots.shape[-1])
+    return BalancedScorer(scorer.novel, scorer.base, balance.gain, slope, offset, space)
+
+
+class Balanced(Method):
+    """Any method that generates class weights, with its novel scores balanced.
+
+    Args:
+        method: what generates the weights.
+        balance: slopes and offsets by number of shots.
+    """
+
+    def __init__(self, method: Method, balance: Calibration) -> None:
+        if not method.joint:
+            raise ModelError(f"{method.name} scores novel classes only: there is nothing to balance")
+        self.method, self.balance = method, balance
+        self.name = f"{method.name}-balanced"
+
+    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
+        """Adapt the method itself, then balance."""
+        return self.on(base).adapt(support, joint)
+
+    def on(self, base: BaseClasses) -> BalancedAdapter:
+        """Set the method up on base classes."""
+        return BalancedAdapter(self.method.on(base), self.balance, base.weights.shape[-2], self.method.name)
+
+
+@dataclass(frozen=True)
+class BalancedAdapter(Adapter):
+    """A balanced method on given base classes."""
+
+    adapter: Adapter
+    balance: Calibration
+    n_base: int
+    name: str
+
+    def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
+        """Weights of the method, scores balanced."""
+        scorer = self.adapter.adapt(support, joint)
+        if not isinstance(scorer, WeightScorer):
+            raise ModelError(f"{self.name} does not score by class weights, so its scores cannot be balanced")
+        return balance_scores(scorer, support, self.n_base, self.balance, None)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from wdae.bank import FeatureBank
+from wdae.calibration import Calibration
+from wdae.errors import ModelError
+from wdae.evaluation.protocol import base_classes, few_way
+from wdae.methods import WDAE, BaseClasses, InitialEstimate, Support, WeightScorer, make
+from wdae.methods.balance import Balanced
+from wdae.methods.wdae_file import load_wdae, save_wdae
+from wdae.nn import Denoiser
+from wdae.nn.cosine import unit
+from wdae.nn.space import FeatureSpace
+from wdae.shots import step_for
+
+BALANCE = Calibration(12.0, {1: 0.8, 5: 1.1}, {1: 0.4, 5: -2.0})
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def wdae(dim: int = 12, **options: object) -> WDAE:
+    denoiser = Denoiser(dim, 6, 2, 0.9, generator=torch.Generator().manual_seed(1)).eval()
+    return WDAE(denoiser, steps={1: 0.7, 5: 0.3}, n_neighbours=4, **options)  # type: ignore[arg-type]
+
+
+def episode() -> tuple[Support, BaseClasses, Tensor]:
+    """Two episodes of three classes with 1 to 4 shots."""
+    mask = torch.tensor([[1, 3, 4], [2, 2, 1]]).unsqueeze(-1) > torch.arange(4)
+    return Support(randn(2, 3, 4, 12), mask), BaseClasses(randn(9, 12, seed=1), 7.0), randn(2, 5, 12, seed=2)
+
+
+def test_balanced_scores_against_a_plain_loop() -> None:
+    support, base, queries = episode()
+    plain = wdae(scale=1.0).adapt(support, base, joint=True)(queries)
+    found = wdae(balance=BALANCE).adapt(support, base, joint=True)(queries)
+    share = 0.5 * 3 / 5  # fewer than five new classes are expected to be seen less
+    prior = math.log(share / 3 * 9 / (1 - share))
+    for e in range(2):
+        for q in range(5):
+            for c in range(12):
+                score = 12.0 * float(plain[e, q, c])
+                if c >= 9:
+                    shots = int(support.shots[e, c - 9])
+                    slope = step_for(shots, {1: 0.8, 5: 1.1})
+                    score = slope * score + step_for(shots, {1: 0.4, 5: -2.0}) + prior
+                assert float(found[e, q, c]) == pytest.approx(score, abs=1e-4)
+
+
+def test_without_options_nothing_changes() -> None:
+    """The paper's path: plain weight scores, bit for bit those of the weights alone."""
+    support, base, queries = episode()
+    scorer = wdae().adapt(support, base, joint=True)
+    assert type(scorer) is WeightScorer
+    whole = wdae().on(base)
+    assert torch.equal(scorer(queries), whole._weights(support, True)(queries))
+
+
+def test_base_weights_that_stay() -> None:
+    support, base, _ = episode()
+    stays = wdae(refine_base=False).adapt(support, base, joint=True)
+    moves = wdae().adapt(support, base, joint=True)
+    assert stays.base is not None and moves.base is not None
+    assert torch.equal(stays.base, unit(base.weights))
+    torch.testing.assert_close(stays.novel, moves.novel)
+    assert not torch.allclose(unit(moves.base), stays.base.expand(2, -1, -1), atol=1e-3)
+
+
+def test_several_steps_with_base_weights_that_stay() -> None:
+    support, base, _ = episode()
+    stays = wdae(refine_base=False, n_steps=2).adapt(support, base, joint=True)
+    assert stays.base is not None and torch.equal(stays.base, unit(base.weights))
+
+
+def test_a_space_is_the_same_as_working_on_moved_features() -> None:
+    support, base, queries = episode()
+    space = FeatureSpace(0.6, 0.1 * randn(12, seed=5), unit(randn(9, 12, seed=6)), 9.0)
+    inside = Support(space.features(support.features), support.mask)
+    moved = BaseClasses(space.weights, space.scale)
+    for balance in (None, BALANCE):
+        want = wdae(balance=balance).adapt(inside, moved, joint=True)(space.features(queries))
+        found = wdae(balance=balance, space=space).adapt(support, base, joint=True)(queries)
+        assert torch.equal(found, want)
+
+
+def test_a_space_of_other_base_classes_is_refused() -> None:
+    support, _, _ = episode()
+    space = FeatureSpace(1.0, torch.zeros(12), unit(randn(9, 12)), 9.0)
+    with pytest.raises(ModelError, match="has learned 9 base classes of size 12 anew, and got 4"):
+        wdae(space=space).adapt(support, BaseClasses(randn(4, 12)))
+
+
+def test_saved_with_space_and_balance(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    support, base, queries = episode()
+    space = FeatureSpace(0.6, 0.1 * randn(12, seed=5), unit(randn(9, 12, seed=6)), 9.0)
+    method = wdae(balance=BALANCE, space=space, refine_base=False)
+    save_wdae(tmp_path / "model.safetensors", method)
+    again = load_wdae(tmp_path / "model.safetensors")
+    assert torch.equal(
+        method.adapt(support, base, joint=True)(queries), again.adapt(support, base, joint=True)(queries)
+    )
+    assert again.describe() == method.describe()
+
+
+def test_any_method_with_weights_can_be_balanced(small_bank: FeatureBank) -> None:
+    method = Balanced(InitialEstimate(), BALANCE)
+    base = base_classes(small_bank)
+    support = Support(randn(2, 3, 5, small_bank.dim))
+    queries = randn(2, 4, small_bank.dim, seed=3)
+    scores = method.adapt(support, base, joint=True)(queries)
+    cosines = InitialEstimate().adapt(support, BaseClasses(base.weights, 1.0), joint=True)(queries)
+    torch.testing.assert_close(scores[..., : small_bank.n_base], 12.0 * cosines[..., : small_bank.n_base])
+    prior = BALANCE.prior(small_bank.n_base, 3)
+    torch.testing.assert_close(
+        scores[..., small_bank.n_base :], 1.1 * 12.0 * cosines[..., small_bank.n_base :] - 2.0 + prior
+    )
+    plain, balanced = (few_way(m, small_bank, 5, n_episodes=20) for m in (InitialEstimate(), method))
+    assert plain.metrics["novel"].mean == balanced.metrics["novel"].mean  # among themselves nothing changes
+
+
+def test_what_cannot_be_balanced(small_bank: FeatureBank) -> None:
+    alone = make("tpn", dim=small_bank.dim, n_base=small_bank.n_base)
+    assert not alone.joint
+    with pytest.raises(ModelError, match="tpn scores novel classes only: there is nothing to balance"):
+        Balanced(alone, BALANCE)
+    support = Support(randn(1, 3, 2, small_bank.dim))
+    with pytest.raises(ModelError, match="does not score by class weights"):
+        Balanced(_Own(), BALANCE).adapt(support, base_classes(small_bank))
+
+
+class _Own(InitialEstimate):
+    """Scores, but not by weights."""
+
+    def adapt(self, support: Support, base: BaseClasses, joint: bool = False):  # type: ignore[no-untyped-def]
+        return lambda queries: queries
