@@ -25,13 +25,14 @@ def main() -> None:
     )
     parser.add_argument("--bank", type=Path, default=None)
     parser.add_argument("--episodes", type=int, default=20_000)
+    parser.add_argument("--shots", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     bank = embedded_bank() if args.bank is None else FeatureBank.open(args.bank)
     denoiser = Denoiser(bank.dim, 320, generator=torch.Generator().manual_seed(0)).eval().to(args.device)
     rows = []
-    for n_shot in (1, 5):
+    for n_shot in args.shots:
         for joint in (False, True):
             for dtype in (torch.float32, torch.bfloat16):
                 method = WDAE(denoiser, dtype=dtype)

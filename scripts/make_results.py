@@ -1,14 +1,15 @@
 """Figures for the documents: collect them from run folders, then write ``docs/results.md`` from them.
 
-    python scripts/make_results.py adopt runs/mini-imagenet
+    python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
     python scripts/make_results.py collect mini-imagenet runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py write
 
-``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``; ``collect`` reads result
-files of single runs with per-episode values, takes paired gains over the initial estimate, and keeps means,
-intervals and provenance in ``results/NAME.json``. ``write`` turns those and the benchmarks' records into the
-page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put before its tables:
-words, no figures. No figure on the page is typed by hand.
+``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
+and title where it is a second one of a benchmark; ``collect`` reads result files of single runs with
+per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
+``results/NAME.json``. ``write`` turns those, the records of stage 1 (``stage1_results.py``) and those of the
+benchmarks into the page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put
+before its tables: words, no figures. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import stage1_results
 
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET
@@ -43,11 +46,12 @@ CAPTIONS = {
 }
 
 
-def adopt(run: Path) -> Path:
+def adopt(run: Path, name: str | None = None, title: str | None = None) -> Path:
     """Keep the record of a reproduction."""
     record = read_json(Run.open(run).path / "results.json")
     if record.get("format") != REPRODUCTION:
         sys.exit(f"{run} holds no reproduction")
+    record |= {"name": name or record["name"], "title": title or record["title"]}
     out = RESULTS / f"{record['name']}.json"
     RESULTS.mkdir(exist_ok=True)
     write_json(out, record)
@@ -179,6 +183,7 @@ def write() -> Path:
         "episode, over the initial estimate.",
         "",
     ]
+    out += stage1_results.section()
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
         beside = path.with_suffix(".md")
@@ -196,7 +201,7 @@ def write() -> Path:
         "",
         "Each record is one run of its benchmark. `evaluation-cpu` and `training-cpu` are the best of three",
         "timings within that run; other runs of these two have differed by up to a quarter.",
-        "`training-gpu` and `stage1-gpu` are single timings.",
+        "`training-gpu`, `evaluation-gpu` and `stage1-gpu` are single timings.",
         "",
     ]
     for path in sorted(BENCHMARKS.glob("*.json")):
@@ -208,8 +213,8 @@ def write() -> Path:
 def main(words: list[str]) -> None:
     if words[:1] == ["collect"] and len(words) > 2:
         print(collect(words[1], [Path(word) for word in words[2:]]))
-    elif words[:1] == ["adopt"] and len(words) == 2:
-        print(adopt(Path(words[1])))
+    elif words[:1] == ["adopt"] and len(words) in (2, 4):
+        print(adopt(Path(words[1]), *words[2:]))
     elif words == ["write"]:
         print(write())
     else:

@@ -19,8 +19,9 @@ def explanation_plot(model: Model, found: Explanation, folder: str | Path, name:
     with figure(12, 6.5 if shown else 4) as (fig, save):
         rows = fig.subfigures(2, 1, height_ratios=[3, 2]) if shown else [fig]
         left, right = rows[0].subplots(1, 2)
-        _bars(left, [n.name for n in found.neighbours], [n.strength for n in found.neighbours], COLOURS[0])
-        left.set_title("listens to (strength of the edge)")
+        near = [n.strength if found.listens else n.similarity for n in found.neighbours]
+        _bars(left, [n.name for n in found.neighbours], near, COLOURS[0])
+        left.set_title("listens to (strength of the edge)" if found.listens else "nearest classes (cosine)")
         names = [found.name, *(c.name for c in found.confusable)]
         chances = [found.own_probability, *(c.probability for c in found.confusable)]
         _bars(right, names, chances, COLOURS[1])

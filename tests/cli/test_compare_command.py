@@ -59,6 +59,22 @@ def test_everything_is_in_the_run_folder(finished: Path) -> None:
     assert "tpn (transductive)" in (run / "comparison.md").read_text()
 
 
+def test_a_method_is_trained_for_each_number_of_shots(finished: Path) -> None:
+    run = finished / "run"
+    trained = {folder.name for folder in (run / "methods").iterdir()}
+    assert {"lwof-attention-1shot", "lwof-attention-5shot", "wdae-mlp", "simpleshot"} <= trained
+    assert "lwof-attention" not in trained
+    recipe = load(MetaRecipe, run / "methods" / "lwof-attention-5shot" / "recipe.yaml")
+    assert recipe.training.shots == (5,) and recipe.compile is False
+    for record in json.loads((run / "comparison.json").read_text()):
+        if record["method"] == "lwof-attention":
+            cost = json.loads((run / f"methods/lwof-attention-{record['n_shot']}shot/cost.json").read_text())
+            assert record["start_kept"] is cost["start_kept"]
+            gained = cost["validation_gain"] > cost["validation_gain_ci95"]
+            assert cost["start_kept"] is not gained
+            assert ("†" in (run / "comparison.md").read_text()) or gained
+
+
 def test_finished_methods_are_not_run_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (finished / "run" / "comparison.csv").read_text()
     trained: list[str] = []

@@ -17,8 +17,8 @@ from wdae.train.meta import as_method, train, train_learned
 from wdae.train.meta_config import MetaRecipe
 
 # SNAIL starts knowing nothing of how to compare; the others start at or near nearest mean.
-# It trains for three times as many steps as these.
-STEPS = {("snail", "easy"): 60, ("snail", "no-spread"): 134}
+# It trains for four times as many steps as these.
+STEPS = {("snail", "easy"): 46, ("snail", "no-spread"): 100}
 
 
 @cache
@@ -35,7 +35,7 @@ def bank_of(kind: str) -> FeatureBank:
 
 def recipe_of(name: str, kind: str = "easy", **changes: Any) -> MetaRecipe:
     recipe = training_recipe(
-        name, CompareRecipe(steps=STEPS.get((name, kind), 30), episodes_per_step=8, validation_episodes=40)
+        name, CompareRecipe(steps=STEPS.get((name, kind), 30) // 2, validations=3, validation_episodes=40)
     )
     recipe = recipe.model_copy(update={"device": "cpu", "precision": "float32", **changes})
     if recipe.method is None:  # a small denoiser

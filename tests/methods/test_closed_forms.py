@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from wdae.errors import ModelError
-from wdae.methods import BaseClasses, Support, make
+from wdae.methods import BaseClasses, Setting, Support, make
 from wdae.methods.examples import examples_of
 from wdae.methods.tpn import Propagation, propagate
 from wdae.nn.cosine import unit
@@ -100,7 +100,7 @@ def test_propagation_is_a_dense_linear_solve(spread: float) -> None:
 
 
 def test_the_similarities_of_propagation_against_a_loop() -> None:
-    method = Propagation(6, 4, n_neighbours=3).eval()
+    method = Propagation(Setting(6, 4), n_neighbours=3).eval()
     nodes = unit(randn(1, 8, 6))
     W = method.similarity(nodes, torch.ones(1, 8, dtype=torch.bool))[0].detach()
     plain = torch.zeros(8, 8)

@@ -10,7 +10,7 @@ from method_samples import bank_of, fresh
 from torch import Tensor
 
 from wdae.bank import Part
-from wdae.methods import BaseClasses, Support, find, make, names
+from wdae.methods import BaseClasses, Setting, Support, find, make, names
 from wdae.methods.analogies import LogisticRegressionH
 from wdae.methods.hallucinate import grow
 from wdae.methods.learned import LearnedMethod
@@ -29,11 +29,18 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 SUPPORT, QUERIES, BASE = Support(randn(E, n, K, D)), randn(E, 5, D, seed=1), BaseClasses(randn(N, D, seed=2))
 # Those that start exactly, or all but, as nearest mean by cosine.
-NEAREST_MEAN = ["lwof-average", "activations", "relation", "prototype-matching-h", "fine-tune"]
+NEAREST_MEAN = [
+    "prototypical",
+    "lwof-average",
+    "activations",
+    "relation",
+    "prototype-matching-h",
+    "fine-tune",
+]
 
 
 def test_lwof_leaves_out_base_classes_that_play_novel() -> None:
-    method = LwofAttention(D, N, attention_gain=1.0)
+    method = LwofAttention(Setting(D, N), attention_gain=1.0)
     present = torch.tensor([[0, 2, 3, 6]]).expand(E, -1)
     some = BaseClasses(BASE.weights[present], classes=present)
     novel = method.novel_weights(SUPPORT, some).detach()
@@ -62,17 +69,36 @@ def test_it_starts_as_nearest_mean(name: str) -> None:
     assert torch.equal(scores.argsort(-1), expected.argsort(-1))
 
 
-def test_prototypes_against_distances() -> None:
-    method = Prototypical(D, N, scale=3.0)
+def test_leo_without_steps_is_nearest_mean_along_principal_directions() -> None:
+    bank = bank_of("easy")
+    pool = bank.select(Part.BASE_TRAIN)
+    support, queries = Support(randn(E, n, K, bank.dim)), randn(E, 5, bank.dim, seed=1)
+    for latent in (4, bank.dim):
+        options = {"latent": latent, "n_steps": 0, "n_fine_steps": 0}
+        method = make("leo", dim=bank.dim, n_base=bank.n_base, scale=10.0, **options)
+        assert isinstance(method, LearnedMethod)
+        method.prepare(pool, torch.Generator())
+        _, _, right = torch.linalg.svd(pool.features, full_matrices=False)
+        keep = right[:latent].T @ right[:latent]  # onto the directions along which features are longest
+        means = unit(support.features).mean(2) @ keep
+        with torch.no_grad():
+            scores = method.eval().adapt(support, BaseClasses(randn(bank.n_base, bank.dim)))(queries)
+        expected = 10.0 * unit(queries) @ means.transpose(1, 2)
+        torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+def test_prototypes_against_distances(unit_length: bool) -> None:
+    method = Prototypical(Setting(D, N, scale=3.0), unit_length)
     scores = method.adapt(SUPPORT, BASE)(QUERIES).detach()
-    centres = SUPPORT.features.mean(2)
+    centres = unit(SUPPORT.features.mean(2)) if unit_length else SUPPORT.features.mean(2)
     distance = (QUERIES.unsqueeze(2) - centres.unsqueeze(1)).square().sum(-1)
     expected = torch.log_softmax(-1.5 * distance, -1)
     torch.testing.assert_close(torch.log_softmax(scores, -1), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_matching_is_a_mean_of_labels() -> None:
-    method = make("matching", dim=D, n_base=N, scale=4.0, full_context=False)
+    method = make("matching", dim=D, n_base=N, scale=16.0, full_context=False)
     with torch.no_grad():
         scores = method.adapt(SUPPORT, BASE)(QUERIES)
     for e in range(E):

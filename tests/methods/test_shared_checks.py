@@ -141,8 +141,9 @@ def test_perfect_where_images_of_a_class_are_alike(name: str, n_shot: int) -> No
     assert result.metrics["novel"].mean == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", [name for name in LEARNED if find(name) is not WDAE])
-def test_gradients_reach_every_parameter(name: str) -> None:
+def test_gradients_reach_every_parameter(name: str, dtype: torch.dtype) -> None:
     bank = bank_of("easy")
     method, recipe = fresh(name, bank), recipe_of(name)
     wanted = {key for key, p in method.named_parameters() if p.requires_grad}
@@ -161,7 +162,8 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     for step in range(3):  # a network whose last layer starts at zero is reached in the second step
         batch = gather_batch(pool, unit(bank.base_weights), sampler.draw(8 * step, 8), equal_shots=False)
         optimiser.zero_grad()
-        losses = method(batch, generator)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            losses = method(batch, generator)
         losses.total.backward()
         optimiser.step()
         for key, p in method.named_parameters():

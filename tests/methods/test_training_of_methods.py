@@ -53,7 +53,12 @@ def test_methods_learn_the_episodes_they_are_tested_on() -> None:
     assert (recipe.training.n_fake, recipe.options) == (7, {"n_way": 7})
     assert training_recipe("lwof-average", CompareRecipe(ways=7)).training.n_fake == 20
     assert training_recipe("wdae-mlp", CompareRecipe()).denoiser.kind == "mlp"
-    assert find("snail").training_length * 300 == training_recipe("snail", CompareRecipe()).training.steps
+    once, both = (
+        training_recipe("snail", CompareRecipe(), 5).training,
+        training_recipe("snail", CompareRecipe()),
+    )
+    assert (once.steps, once.shots) == (find("snail").training_length * 300, (5,))
+    assert (both.training.steps, both.training.shots) == (2 * once.steps, (1, 5))
 
 
 def test_joint_methods_see_base_queries_and_others_do_not() -> None:

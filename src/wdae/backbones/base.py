@@ -21,6 +21,10 @@ class Backbone(nn.Module):
         pool: ``"mean"`` averages the last feature map over its positions, ``"flatten"`` keeps them all.
 
     Shapes: ``[B, 3, S, S]`` float pictures to ``[B, D]``.
+
+    >>> backbone = Backbone([nn.Conv2d(3, 16, 3)], feature_dim=16, image_size=32)
+    >>> backbone(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 16])
     """
 
     def __init__(
@@ -61,7 +65,11 @@ def initialise(module: nn.Module) -> None:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of learned values."""
+    """The number of learned values.
+
+    >>> count_parameters(nn.Linear(10, 3))
+    33
+    """
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -69,6 +77,9 @@ def forward_flops(backbone: Backbone, size: int | None = None) -> int:
     """Floating-point operations of one picture's forward pass (a multiply and an add are two).
 
     Counted while one blank picture passes on the CPU. A training step costs about three times as much.
+
+    >>> forward_flops(Backbone([nn.Conv2d(3, 16, 1)], feature_dim=16, image_size=8))
+    6144
     """
     from copy import deepcopy
 

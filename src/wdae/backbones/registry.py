@@ -15,7 +15,15 @@ _FACTORIES: dict[str, Callable[..., Backbone]] = {}
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Make a factory known under a name; its keyword arguments become the backbone's options."""
+    """Make a factory known under a name; its keyword arguments become the backbone's options.
+
+    >>> from torch import nn
+    >>> @register("mine")
+    ... def mine(width: int = 16) -> Backbone:
+    ...     return Backbone([nn.Conv2d(3, width, 3)], feature_dim=width, image_size=32)
+    >>> build("mine", width=8).feature_dim, _FACTORIES.pop("mine").__name__
+    (8, 'mine')
+    """
 
     def keep(factory: Factory) -> Factory:
         if name in _FACTORIES:
@@ -27,7 +35,11 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def names() -> list[str]:
-    """The registered names, in alphabetical order."""
+    """The registered names, in alphabetical order.
+
+    >>> "resnet12" in names()
+    True
+    """
     return sorted(_FACTORIES)
 
 
@@ -38,6 +50,9 @@ def build(name: str, **options: Any) -> Backbone:
         name: a registered name; ``pkg.module:factory`` for a function of yours that returns a module;
             ``timm:NAME`` or ``transformers:NAME`` for a model of those libraries.
         options: keyword arguments of the factory.
+
+    >>> build("conv4-64", image_size=32).feature_dim
+    256
     """
     if name in _FACTORIES:
         factory = _FACTORIES[name]

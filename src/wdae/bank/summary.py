@@ -36,6 +36,9 @@ def summary(bank: FeatureBank, path: str | Path) -> dict[str, Any]:
     }
 
 
+_LONG = 200  # characters of a nested fact, such as a whole recipe, beyond which it is cut
+
+
 def print_summary(facts: dict[str, Any], console: Console | None = None) -> None:
     """Print a summary as a table with the bank's other facts below it."""
     console = console or Console()
@@ -63,7 +66,10 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
     if facts["query_only"]:
         lines["queries only"] = f"{facts['query_only']} images, never learned from"
     for key, value in [*lines.items(), *facts["info"].items()]:
-        console.print(f"{key}: {value}", markup=False, highlight=False, soft_wrap=True)
+        text = str(value)
+        if isinstance(value, dict | list) and len(text) > _LONG:
+            text = f"{text[:_LONG]} … (--json shows all)"
+        console.print(f"{key}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _size(n_bytes: int) -> str:

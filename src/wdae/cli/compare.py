@@ -70,5 +70,5 @@ def compare(
     from rich.console import Console
 
     console = Console()
-    Console(width=console.width if console.is_terminal else 160).print(view.rich())
+    Console(width=console.width if console.is_terminal else 200).print(view.rich())
     console.print(f"report: {run.report}")

@@ -22,7 +22,16 @@ def compare(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> ResultTable:
-    """Evaluate every method on the same episodes by the protocol of the configuration."""
+    """Evaluate every method on the same episodes by the protocol of the configuration.
+
+    >>> from wdae.methods import make
+    >>> from wdae import synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> config = EvaluationConfig(shots=(1,), queries=5, episodes=20)
+    >>> table = compare([make("initial-estimate"), make("fine-tune")], bank, config)
+    >>> [result.method for result in table]
+    ['initial-estimate', 'fine-tune']
+    """
     results = []
     total = len(methods) * len(config.shots) * config.episodes
     with progress(total, "evaluating") as bar:

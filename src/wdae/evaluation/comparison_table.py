@@ -56,7 +56,7 @@ class ComparisonTable:
                 for name, estimate in ((metric, result.metrics.get(metric)), (f"{metric}_difference", gain)):
                     record[name] = None if estimate is None else estimate.mean
                     record[f"{name}_ci95"] = None if estimate is None else estimate.ci95
-            for key in ("parameters", "training_seconds", "episodes_per_second"):
+            for key in ("parameters", "training_seconds", "start_kept", "episodes_per_second"):
                 record[key] = result.info.get(key)
             if self.paper is not None:
                 figure = self.paper.get(result.method)
@@ -85,7 +85,8 @@ class ComparisonTable:
         info = result.info
         row = [str(result.n_shot), result.label, accuracy("novel"), difference("novel"), accuracy("base")]
         row += [accuracy("all"), difference("all"), f"{info.get('parameters', 0):,}"]
-        row += [f"{info.get('training_seconds', 0):.1f}", f"{info.get('episodes_per_second', 0):,.0f}"]
+        kept = " †" if info.get("start_kept") else ""
+        row += [f"{info.get('training_seconds', 0):.1f}{kept}", f"{info.get('episodes_per_second', 0):,.0f}"]
         if self.paper is not None:
             figure = self.paper.get(result.method)
             known = figure.accuracy.get(result.n_shot) if figure is not None else None
@@ -108,6 +109,8 @@ class ComparisonTable:
             f"same for all methods; differences to {self.reference} are paired, * where the interval leaves "
             "zero out."
         )
+        if any(result.info.get("start_kept") for result in self.table):
+            text += " † measured as it started: on validation classes training gained nothing beyond chance."
         if self.paper is not None:
             text += f" Features here: {self.backbone or 'backbone not named'}; the paper's backbones differ."
         return text

@@ -2,7 +2,7 @@
 
 from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support, WeightScorer
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
+from wdae.methods.learned import LearnedMethod, Setting, StepLosses, TrainingBatch
 from wdae.methods.registry import find, is_learned, make, names, register
 from wdae.methods.wdae import WDAE
 
@@ -14,6 +14,7 @@ __all__ = [
     "LearnedMethod",
     "Method",
     "Scorer",
+    "Setting",
     "StepLosses",
     "Support",
     "TrainingBatch",

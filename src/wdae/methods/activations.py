@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.maps import identity_map, masked_mean
 
 
@@ -26,17 +25,13 @@ class Activations(LearnedMethod):
     name = "activations"
     about: ClassVar[str] = "a learned map from mean activations to weights"
     paper: ClassVar[str] = "Qiao 2018"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults = ANY_SHOTS
 
-    def __init__(
-        self, dim: int, n_base: int, scale: float = 10.0, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__(dim, n_base, scale)
-        self.predict = identity_map(dim, bias=True)
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.predict = identity_map(setting.dim, bias=True)
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Cosine with the predicted weights."""
         novel: Tensor = self.predict(masked_mean(support.features, support.mask))
         known = base.weights if joint else None

@@ -12,7 +12,7 @@ from wdae.bank import ClassSet
 from wdae.errors import EpisodeError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.hallucinate import grow, most_per_shot
-from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
+from wdae.methods.learned import LearnedMethod, Random, Setting, StepLosses, TrainingBatch
 from wdae.methods.logistic import fit_logistic
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.maps import mlp
@@ -46,19 +46,17 @@ class LogisticRegressionH(LearnedMethod):
 
     def __init__(
         self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
+        setting: Setting,
         n_centroids: int = 10,
         wanted: int = 20,
         hidden: int = 128,
         strength: float = 1.0,
         mse_weight: float = 10.0,
     ) -> None:
-        super().__init__(dim, n_base, scale)
+        super().__init__(setting)
         self.wanted, self.strength, self.mse_weight = wanted, strength, mse_weight
-        self.network = mlp([3 * dim, hidden, hidden, dim], generator, zero_last=True)
+        dim, n_base = setting.dim, setting.n_base
+        self.network = mlp([3 * dim, hidden, hidden, dim], setting.generator, zero_last=True)
         self.register_buffer("centroids", torch.zeros(n_base, n_centroids, dim))
         self.register_buffer("pairs", torch.zeros(wanted, 2, dim))  # (a, b) to transform novel shots with
 
@@ -84,9 +82,7 @@ class LogisticRegressionH(LearnedMethod):
             torch.stack([self.centroids[classes, first], self.centroids[classes, second]], dim=1)
         )
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Logistic regression on shots and what is made of them."""
         x = unit(support.features).unsqueeze(3)  # [E, n, K, 1, D]
         pairs = self.pairs[: most_per_shot(support, self.wanted)]  # [T, 2, D]
@@ -96,7 +92,7 @@ class LogisticRegressionH(LearnedMethod):
         grown = grow(support, made, self.wanted)
         return fit_logistic(grown, base.weights if joint else None, self.strength)
 
-    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+    def forward(self, batch: TrainingBatch, generator: Random = None) -> StepLosses:
         """Analogies between the first two fake novel classes of each episode, for all pairs of the first."""
         assert batch.novel_classes is not None
         left, right = (self.centroids[batch.novel_classes[:, i]] for i in (0, 1))  # [E, k, D]

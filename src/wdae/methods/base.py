@@ -32,6 +32,10 @@ class BaseClasses:
 
     In training the classes that play base differ between episodes: weights are then ``[E, N, D]`` and
     ``classes`` ``[E, N]`` says which of all base classes they are.
+
+    >>> base = BaseClasses(torch.eye(4, 8), scale=10.0)  # four base classes, features of size 8
+    >>> base.weights.shape
+    torch.Size([4, 8])
     """
 
     weights: Tensor
@@ -50,6 +54,9 @@ class Support:
 
     Shapes: features ``[E, n, K, D]``; mask ``[E, n, K]``, False past a class's own shots, or None where all
     classes have K.
+
+    >>> Support(torch.ones(2, 5, 3, 8)).shots.shape  # 2 episodes, 5 classes, 3 shots
+    torch.Size([2, 5])
     """
 
     features: Tensor
@@ -69,6 +76,10 @@ class WeightScorer:
     """Scores by scaled cosine with class weights.
 
     Shapes: novel ``[E, n, D]``, base ``[N, D]`` or ``[E, N, D]`` (None: novel classes only).
+
+    >>> scorer = WeightScorer(torch.eye(8)[None, 4:6], torch.eye(4, 8), scale=10.0)
+    >>> scorer(torch.eye(8)[None]).shape, scorer.weights().shape
+    (torch.Size([1, 8, 6]), torch.Size([1, 6, 8]))
     """
 
     novel: Tensor
@@ -96,7 +107,13 @@ def _products(queries: Tensor, weights: Tensor) -> Tensor:
 
 
 class Adapter(ABC):
-    """A method set up on given base classes, ready to adapt to any number of support sets."""
+    """A method set up on given base classes, ready to adapt to any number of support sets.
+
+    >>> from wdae.methods import make
+    >>> adapter = make("initial-estimate").on(BaseClasses(torch.eye(4, 8)))
+    >>> adapter.adapt(Support(torch.ones(1, 5, 1, 8)))(torch.ones(1, 3, 8)).shape
+    torch.Size([1, 3, 5])
+    """
 
     @abstractmethod
     def adapt(self, support: Support, joint: bool = False) -> Scorer:
@@ -117,6 +134,14 @@ class Method(ABC):
         ordered: whether the order of the support examples matters.
         training_defaults: recipe keys in which its meta-training differs from the defaults (learned methods).
         training_length: how many times as many steps it needs as methods that start next to nearest mean.
+
+    >>> class FirstShot(Method):
+    ...     name = "first-shot"
+    ...     def adapt(self, support, base, joint=False):
+    ...         return WeightScorer(support.features[:, :, 0], base.weights if joint else None, base.scale)
+    >>> scorer = FirstShot().adapt(Support(torch.ones(1, 5, 2, 8)), BaseClasses(torch.eye(4, 8)), joint=True)
+    >>> scorer(torch.ones(1, 3, 8)).shape
+    torch.Size([1, 3, 9])
     """
 
     name: str

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
+from wdae.methods.principal import start_along_principal
 from wdae.nn.cosine import unit
 from wdae.nn.maps import linear, mlp, projection
 
@@ -21,7 +24,7 @@ class Adjacency(nn.Module):
     ``mlp(|h_i − h_j|) − τ ‖h_i − h_j‖²``; the network starts at zero.
     """
 
-    def __init__(self, dim: int, hidden: int, strength: float, generator: torch.Generator | None) -> None:
+    def __init__(self, dim: int, hidden: int, strength: float, generator: Random) -> None:
         super().__init__()
         self.network = mlp([dim, hidden, 1], generator, zero_last=True)
         self.strength = nn.Parameter(torch.tensor(strength))
@@ -41,8 +44,10 @@ class GraphNetwork(LearnedMethod):
 
     Departures: labels are not part of the node vectors but are read in the last layer through the query's
     edges, so that any number of classes works and their order does not matter; one hidden layer and the last
-    one (the paper: up to three); a linear map to a smaller size takes the place of the convolutions; edge
-    strengths start from plain distances.
+    one (the paper: up to three); a linear map to a smaller size takes the place of the convolutions, started
+    along the principal directions of base-train features (chosen on validation classes of the embedded bank:
+    77.2 % before training at 5 shots, and 76.0 % from random directions); edge strengths start from plain
+    distances.
 
     Args:
         hidden: node size after the linear map.
@@ -53,34 +58,22 @@ class GraphNetwork(LearnedMethod):
     about: ClassVar[str] = "a graph network over shots and one query"
     paper: ClassVar[str] = "Garcia & Bruna 2018"
     joint: ClassVar[bool] = False
-    training_defaults: ClassVar[dict[str, Any]] = {
-        "n_fake": 5,
-        "queries_per_novel": 10,
-        "shots": (1, 5),
-        "optimiser": "adam",
-        "learning_rate": 1e-3,
-    }
+    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 1e-3}
 
-    def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        hidden: int = 128,
-        added: int = 32,
-    ) -> None:
-        super().__init__(dim, n_base, scale)
+    def __init__(self, setting: Setting, hidden: int = 128, added: int = 32) -> None:
+        super().__init__(setting)
         self.scale.requires_grad_(False)  # the adjacencies have strengths of their own
-        self.embed = projection(dim, min(hidden, dim), generator)
-        size = min(hidden, dim)
-        self.first = Adjacency(size, 32, scale / 2, generator)
+        size, generator = min(hidden, setting.dim), setting.generator
+        self.embed = projection(setting.dim, size, generator)
+        self.first = Adjacency(size, 32, setting.scale / 2, generator)
         self.append = linear(2 * size, added, generator)
-        self.last = Adjacency(size + added, 32, scale / 2, generator)
+        self.last = Adjacency(size + added, 32, setting.scale / 2, generator)
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+        """The linear map along the principal directions of the base-train features."""
+        start_along_principal(self.embed, pool)
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Log-probability of each class: the strength of the query's edges to its shots."""
         examples = examples_of(support)
         real = examples.weight > 0  # [E, M]

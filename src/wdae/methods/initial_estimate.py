@@ -9,7 +9,14 @@ from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
 
 
 class InitialEstimate(Method):
-    """Eq. 5 alone, without refinement: nearest class mean by cosine."""
+    """Eq. 5 alone, without refinement: nearest class mean by cosine.
+
+    >>> from wdae import few_way, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> result = few_way(InitialEstimate(), bank, n_shot=1, n_episodes=50)
+    >>> result.metrics["novel"].mean > 0.2  # chance
+    True
+    """
 
     name = "initial-estimate"
     about: ClassVar[str] = "nearest class mean by cosine; where wDAE starts"

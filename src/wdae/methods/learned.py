@@ -2,6 +2,12 @@
 
 By default a learned method is trained the way it is tested: adapt to the support of fake novel classes,
 score the queries, cross-entropy. So one function, :meth:`LearnedMethod.learn`, is all it has to bring.
+
+Joint methods take a base class's learned weight, not the mean of its features, for its row or example. Chosen
+on validation classes of the embedded bank, each method as it starts; accuracy among base and novel classes at
+5 shots: 65.2 against 52.9 % (nearest mean, and the methods that start there), 65.8 and 52.0 (fine-tune), 67.9
+and 41.0 (logistic-regression), 63.1 and 47.1 (logistic-regression-h), 65.7 and 41.5 (matching), 68.5 and 39.7
+(r2d2), 63.7 and 48.6 (simpleshot); 1 shot says the same.
 """
 
 from __future__ import annotations
@@ -19,6 +25,36 @@ from wdae.bank import ClassSet
 from wdae.errors import ModelError
 from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support
 
+Random = torch.Generator | None
+"""Where random numbers come from; None: torch's default."""
+
+ANY_SHOTS: dict[str, Any] = {"shots": (1, 5)}
+"""Training of methods for any number of classes: episodes of one shot and of five."""
+FEW_WAY: dict[str, Any] = {**ANY_SHOTS, "n_fake": 5, "queries_per_novel": 10}
+"""Training of methods that learn the few-way episodes they are tested on, without base classes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learned method is made for.
+
+    Args:
+        dim: feature size D.
+        n_base: number of base classes.
+        scale: γ of the base classifier.
+        generator: source of initial values.
+
+    >>> from wdae.methods import find
+    >>> method = find("prototypical")(Setting(dim=8, n_base=4))
+    >>> method.name
+    'prototypical'
+    """
+
+    dim: int
+    n_base: int
+    scale: float = 10.0
+    generator: Random = None
+
 
 @dataclass(frozen=True)
 class TrainingBatch:
@@ -28,6 +64,15 @@ class TrainingBatch:
     (learned weights of the fake novel ones), support ``[E, n, K, D]`` and its mask or None, queries
     ``[E, Q, D]``, labels ``[E, Q]`` (base first, then novel); base_classes ``[E, N]`` and novel_classes
     ``[E, n]``: which of all base classes they are. ``joint``: whether queries of base classes are among them.
+
+    >>> rows = torch.eye(8)
+    >>> batch = TrainingBatch(
+    ...     base=rows[None, :4], novel_targets=rows[None, 4:6],
+    ...     support=rows[4:6].view(1, 2, 1, 8), support_mask=None,
+    ...     queries=rows[None, 4:6], labels=torch.tensor([[4, 5]]),
+    ...     base_classes=torch.tensor([[0, 1, 2, 3]]), novel_classes=torch.tensor([[4, 5]]))
+    >>> batch.all_weights().shape
+    torch.Size([6, 8])
     """
 
     base: Tensor
@@ -49,7 +94,12 @@ class TrainingBatch:
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What a step reports; ``total`` is what is minimised."""
+    """What a step reports; ``total`` is what is minimised.
+
+    >>> losses = StepLosses(torch.tensor(1.5), torch.tensor(0.5), torch.tensor(1.0), torch.tensor(0.25))
+    >>> float(losses.total), float(losses.accuracy)
+    (1.5, 0.25)
+    """
 
     total: Tensor
     reconstruction: Tensor
@@ -77,21 +127,22 @@ class LearnedMethod(Method, nn.Module):
     """A method whose parameters are learned on episodes of fake novel classes.
 
     Args:
-        dim: feature size D.
-        n_base: number of base classes.
-        scale: γ of the base classifier, where the method's own scale starts.
+        setting: sizes, and the γ at which the method's own scale starts.
+
+    >>> from wdae.methods import make
+    >>> method = make("prototypical", dim=8, n_base=4)
+    >>> isinstance(method, LearnedMethod), sum(p.numel() for p in method.parameters()) > 0
+    (True, True)
     """
 
-    def __init__(self, dim: int, n_base: int, scale: float = 10.0) -> None:
+    def __init__(self, setting: Setting) -> None:
         super().__init__()
-        self.dim, self.n_base = dim, n_base
-        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.dim, self.n_base = setting.dim, setting.n_base
+        self.scale = nn.Parameter(torch.tensor(float(setting.scale)))
         self.options: Mapping[str, Any] = {}  # as given to the registry; kept in its file
 
     @abstractmethod
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Learn the novel classes of E episodes; ``generator`` draws what is random in training."""
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
@@ -108,14 +159,12 @@ class LearnedMethod(Method, nn.Module):
         self.check_sizes(base)
         return super().on(base)
 
-    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+    def forward(self, batch: TrainingBatch, generator: Random = None) -> StepLosses:
         """The meta-training objective: learn from the support, classify the queries."""
         scores, labels = self.score_batch(batch, generator)
         return StepLosses.of(scores, labels)
 
-    def score_batch(
-        self, batch: TrainingBatch, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score_batch(self, batch: TrainingBatch, generator: Random = None) -> tuple[Tensor, Tensor]:
         """Scores and labels of a batch's queries, over all classes or, where not joint, the novel ones."""
         support, base = episode_inputs(batch)
         joint = self.joint and batch.joint

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer, examples_of
-from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch, episode_inputs
+from wdae.methods.learned import (
+    FEW_WAY,
+    LearnedMethod,
+    Random,
+    Setting,
+    StepLosses,
+    TrainingBatch,
+    episode_inputs,
+)
+from wdae.methods.principal import start_along_principal
 from wdae.nn.cosine import unit
 from wdae.nn.descent import descend, support_loss
 from wdae.nn.maps import mlp, projection
@@ -23,9 +33,11 @@ class Leo(LearnedMethod):
     Gaussian over weights; codes take gradient steps down the loss of the shots through the decoder, then the
     weights themselves do. Codes and weights are sampled in training and are means at test time.
 
-    Departures: the relation network's output is added to the mean of the encoded shots and starts at zero,
-    and the decoder starts as the encoder's transpose, so that learning begins at nearest mean in the latent
-    space; dropout is left out, the L2 penalty is the optimiser's weight decay.
+    Departures: the relation network's output is added to the mean of the encoded shots and starts at zero;
+    the encoder starts along the principal directions of base-train features and the decoder as its transpose,
+    so that learning begins at nearest mean in the latent space (chosen on validation classes of the embedded
+    bank: 78.6 % before training at 5 shots, and 66.6 % from random directions); dropout is left out, the L2
+    penalty is the optimiser's weight decay.
 
     Args:
         latent: size of a code.
@@ -37,14 +49,11 @@ class Leo(LearnedMethod):
     about: ClassVar[str] = "weights decoded from latent codes that are adapted by gradient steps"
     paper: ClassVar[str] = "Rusu 2019"
     joint: ClassVar[bool] = False
-    training_defaults: ClassVar[dict[str, Any]] = {"n_fake": 5, "queries_per_novel": 10, "shots": (1, 5)}
+    training_defaults = FEW_WAY
 
     def __init__(
         self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
+        setting: Setting,
         latent: int = 64,
         n_steps: int = 5,
         n_fine_steps: int = 5,
@@ -52,10 +61,11 @@ class Leo(LearnedMethod):
         code_weight: float = 1e-2,
         orthogonality_weight: float = 1e-2,
     ) -> None:
-        super().__init__(dim, n_base, scale)
+        super().__init__(setting)
         self.n_steps, self.n_fine_steps = n_steps, n_fine_steps
         self.kl_weight, self.code_weight = kl_weight, code_weight
         self.orthogonality_weight = orthogonality_weight
+        dim, scale, generator = setting.dim, setting.scale, setting.generator
         latent = min(latent, dim)
         self.encode = projection(dim, latent, generator)
         self.relate = mlp([2 * latent, 2 * latent, 2 * latent], generator, zero_last=True)
@@ -67,19 +77,22 @@ class Leo(LearnedMethod):
         self.log_fine_rate = nn.Parameter(torch.tensor(0.1 / scale**2).log())
         self.log_spread = nn.Parameter(torch.tensor([-3.0, -4.0]))  # of codes and of weights, at the start
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+        """Encoder and decoder along the principal directions of the base-train features."""
+        start_along_principal(self.encode, pool)
+        self.decode.weight.data[: self.dim] = self.encode.weight.data.T
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Both inner loops."""
         return self._learn(support, generator)[0]
 
-    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+    def forward(self, batch: TrainingBatch, generator: Random = None) -> StepLosses:
         """Cross-entropy of the queries plus the penalties of eq. 6."""
         support, _ = episode_inputs(batch)
         scorer, penalty = self._learn(support, generator)
         return StepLosses.of(scorer(batch.queries), batch.labels - batch.base.shape[1], penalty)
 
-    def _learn(self, support: Support, generator: torch.Generator | None) -> tuple[Scorer, Tensor]:
+    def _learn(self, support: Support, generator: Random) -> tuple[Scorer, Tensor]:
         examples = examples_of(Support(unit(support.features), support.mask))
         with full_precision(support.features):
             features = examples.features.float()
@@ -117,10 +130,10 @@ class Leo(LearnedMethod):
         shift, log_spread = (share @ related).chunk(2, -1)
         return share @ encoded + shift, log_spread + self.log_spread[0]
 
-    def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor | None:
+    def _noise(self, like: Tensor, generator: Random) -> Tensor | None:
         return torch.randn(like.shape, device=like.device, generator=generator) if self.training else None
 
-    def _sample(self, mean: Tensor, log_spread: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _sample(self, mean: Tensor, log_spread: Tensor, generator: Random) -> Tensor:
         noise = self._noise(mean, generator)
         return mean if noise is None else mean + log_spread.exp() * noise
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.maps import identity_map, masked_mean
 
@@ -22,17 +22,13 @@ class LwofAverage(LearnedMethod):
     name = "lwof-average"
     about: ClassVar[str] = "novel weights from gains on feature averages"
     paper: ClassVar[str] = "Gidaris & Komodakis 2018"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults = ANY_SHOTS
 
-    def __init__(
-        self, dim: int, n_base: int, scale: float = 10.0, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__(dim, n_base, scale)
-        self.average_gain = nn.Parameter(torch.ones(dim))
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.average_gain = nn.Parameter(torch.ones(setting.dim))
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Cosine with generated novel and learned base weights."""
         novel = self.novel_weights(support, base)
         return WeightScorer(novel, base.weights if joint else None, self.scale)
@@ -48,27 +44,19 @@ class LwofAttention(LwofAverage):
     ``w = g_avg ⊙ mean(ẑ) + g_att ⊙ mean_k Σ_b softmax_b(γ_a cos(Q ẑ_k + q, key_b)) ŵ_b``; a base class that
     plays novel is left out of the sum.
 
-    Departures: keys start at the base classes' mean features, not at random, and g_att at 0.1, not 1, so
-    that learning begins next to nearest mean; features are frozen throughout.
+    Departures: keys start at the base classes' mean features, not at random, and g_att at 0, not 1, so
+    that learning begins at nearest mean; features are frozen throughout.
     """
 
     name = "lwof-attention"
     about: ClassVar[str] = "feature averages plus attention over base weights"
 
-    def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        attention_gain: float = 0.1,
-        attention_scale: float = 10.0,
-    ) -> None:
-        super().__init__(dim, n_base, scale)
-        self.attention_gain = nn.Parameter(torch.full((dim,), attention_gain))
+    def __init__(self, setting: Setting, attention_gain: float = 0.0, attention_scale: float = 10.0) -> None:
+        super().__init__(setting)
+        self.attention_gain = nn.Parameter(torch.full((setting.dim,), attention_gain))
         self.attention_scale = nn.Parameter(torch.tensor(attention_scale))
-        self.keys = nn.Parameter(torch.randn(n_base, dim, generator=generator))
-        self.query = identity_map(dim, bias=True)
+        self.keys = nn.Parameter(torch.randn(setting.n_base, setting.dim, generator=setting.generator))
+        self.query = identity_map(setting.dim, bias=True)
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
         """Keys at the mean features of the base classes."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.context import SetContext
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.maps import identity_map
@@ -21,33 +21,31 @@ class Matching(LearnedMethod):
     A query's label is the mean of the examples' labels, weighed by a softmax of cosines.
 
     Departures: embeddings are a linear map on frozen features, started at the identity; the cosines are
-    multiplied by a learned scale; of the two full-context embeddings only that of the query (f) is kept, as
-    that of the support (g) depends on the order of the examples; attention is divided by a class's number of
-    examples, which changes nothing where all classes have as many. A base class is one example, its learned
-    weight.
+    multiplied by a learned scale, γ/4 at the start (chosen on validation classes of the embedded bank, 5
+    shots: 79.1 %, and 77.5 % from γ, 78.8 % from 1, which is no scale, as in the paper); of the two
+    full-context embeddings only that of the query (f) is kept, as that of the support (g) depends on the
+    order of the examples; attention is divided by a class's number of examples, which changes nothing where
+    all classes have as many. A base class is one example, its learned weight.
+
+    Args:
+        full_context: embed queries in view of the support set.
+        hidden: size of that context.
+        sharpness: the scale at the start, as a share of γ.
     """
 
     name = "matching"
     about: ClassVar[str] = "attention over labelled examples"
     paper: ClassVar[str] = "Vinyals 2016"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults = ANY_SHOTS
 
     def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        full_context: bool = True,
-        hidden: int = 64,
+        self, setting: Setting, full_context: bool = True, hidden: int = 64, sharpness: float = 0.25
     ) -> None:
-        super().__init__(dim, n_base, scale)
-        self.embed = identity_map(dim)
-        self.context = SetContext(dim, hidden, generator=generator) if full_context else None
+        super().__init__(replace(setting, scale=sharpness * setting.scale))
+        self.embed = identity_map(setting.dim)
+        self.context = SetContext(setting.dim, hidden, generator=setting.generator) if full_context else None
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Log-probability of each class: a soft maximum over its examples."""
         examples = examples_of(support, unit(base.weights) if joint else None)
         keys = self.embed(examples.features)  # [E, M, D]

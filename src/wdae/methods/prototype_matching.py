@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.hallucinate import grow, most_per_shot
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.context import SetContext
 from wdae.nn.cosine import unit
 from wdae.nn.maps import masked_mean, mlp
@@ -36,21 +36,13 @@ class PrototypeMatchingH(LearnedMethod):
     name = "prototype-matching-h"
     about: ClassVar[str] = "class means of shots and learned made-up examples, in context"
     paper: ClassVar[str] = "Wang (Y.-X.) 2018"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults = ANY_SHOTS
     noise: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        wanted: int = 5,
-        hidden: int = 64,
-        noise_dim: int = 16,
-    ) -> None:
-        super().__init__(dim, n_base, scale)
+    def __init__(self, setting: Setting, wanted: int = 5, hidden: int = 64, noise_dim: int = 16) -> None:
+        super().__init__(setting)
         self.wanted = wanted
+        dim, generator = setting.dim, setting.generator
         self.network = mlp([dim + noise_dim, hidden, hidden, dim], generator, zero_last=True)
         self.context = SetContext(dim, hidden, generator=generator)
         self.register_buffer("noise", torch.randn(wanted, noise_dim, generator=generator))
@@ -62,9 +54,7 @@ class PrototypeMatchingH(LearnedMethod):
         made: Tensor = self.network(torch.cat([x, noise.expand(E, n, K, -1, -1)], dim=-1))
         return x + made
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Prototypes of real and made-up shots; queries in view of them."""
         shots = unit(support.features)
         # At least one example a shot is made up, so that training with many shots reaches G as well.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.maps import identity_map, masked_mean
 
@@ -19,28 +19,36 @@ class Prototypical(LearnedMethod):
 
     Departures: the embedding is a linear map on frozen features, started at the identity; distances of
     unit-length features are small, so a learned scale stands before them (γ/2 at the start). Base classes,
-    which the paper has none of, have their learned weight, at unit length, as prototype.
+    which the paper has none of, have their learned weight, at unit length, as prototype, and class means are
+    brought to unit length too before they are embedded, so that learning begins at nearest mean by cosine.
+    Chosen on validation classes of the embedded bank, 5 shots: 65.2 % among base and novel classes, and
+    61.3 % with means of their own length.
+
+    Args:
+        unit_length: bring class means to unit length.
     """
 
     name = "prototypical"
     about: ClassVar[str] = "squared distance to class means in a learned embedding"
     paper: ClassVar[str] = "Snell 2017"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults = ANY_SHOTS
 
-    def __init__(
-        self, dim: int, n_base: int, scale: float = 10.0, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__(dim, n_base, scale)
-        self.embed = identity_map(dim)
+    def __init__(self, setting: Setting, unit_length: bool = True) -> None:
+        super().__init__(setting)
+        self.unit_length = unit_length
+        self.embed = identity_map(setting.dim)
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Prototypes as a linear classifier: ``−‖f − p‖²/2`` is ``f·p − ‖p‖²/2`` but for a common term."""
-        prototypes: Tensor = self.embed(masked_mean(support.features, support.mask))  # [E, n, D]
+        means = masked_mean(support.features, support.mask)  # [E, n, D]
+        rows, bias = self._linear(unit(means) if self.unit_length else means)
         if joint:
-            known = self.embed(unit(base.weights)).expand(prototypes.shape[0], -1, -1)
-            prototypes = torch.cat([known, prototypes], dim=1)
-        bias = -prototypes.square().sum(-1) / 2
-        scorer = LinearScorer(prototypes, bias, self.scale)
-        return lambda queries: scorer(self.embed(queries))
+            known, known_bias = self._linear(unit(base.weights))
+            rows = torch.cat([known.expand(len(rows), -1, -1), rows], dim=1)
+            bias = torch.cat([known_bias.expand(len(bias), -1), bias], dim=1)
+        return LinearScorer(rows, bias, self.scale)
+
+    def _linear(self, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows for queries that are not embedded (the map goes to the few prototypes), and biases."""
+        embedded: Tensor = self.embed(prototypes)
+        return embedded @ self.embed.weight, -embedded.square().sum(-1) / 2

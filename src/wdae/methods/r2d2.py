@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.examples import LinearScorer, examples_of
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.examples import examples_of
+from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.maps import identity_map
 from wdae.nn.ridge import ridge
 
@@ -17,12 +18,15 @@ from wdae.nn.ridge import ridge
 class R2D2(LearnedMethod):
     """Bertinetto et al. 2019, "Meta-learning with differentiable closed-form solvers", section 3.
 
-    One-hot labels are regressed on embedded shots with a learned penalty λ; scores are a learned α times the
-    prediction.
+    One-hot labels are regressed on embedded shots with a learned penalty λ; the solved rows are the classes'
+    weights.
 
-    Departures: the embedding is a linear map on frozen features, started at the identity; the paper's β is
-    left out, as adding the same number to all scores changes neither loss nor decision. With base classes
-    asked for, the solved rows stand beside the embedded base weights in a cosine classifier.
+    Departures: the embedding is a linear map on frozen features, started at the identity; scores are scaled
+    cosines with the solved rows, in place of αWx + β, so that embedded base weights can stand beside them and
+    a large λ gives nearest mean. Chosen on validation classes of the embedded bank: this form (68.5 % among
+    base and novel classes at 5 shots) over a regression with base weights as examples (66.7 % at the best λ);
+    λ = 3 at the start over 1, 10, 30 and 100 (novel, mean of 1 and 5 shots: 72.4 against 72.2 to 72.3 %); the
+    learning rate over one ten times as high (5 shots: 0.13 against 0.02 points above nearest mean).
 
     Args:
         penalty: λ, where it starts; 0 or more.
@@ -32,34 +36,23 @@ class R2D2(LearnedMethod):
     name = "r2d2"
     about: ClassVar[str] = "ridge regression in closed form, in a learned embedding"
     paper: ClassVar[str] = "Bertinetto 2019"
-    training_defaults: ClassVar[dict[str, Any]] = {"shots": (1, 5)}
+    training_defaults: ClassVar[Mapping[str, Any]] = ANY_SHOTS | {"learning_rate": 1e-3}
 
-    def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        penalty: float = 1.0,
-        learn_penalty: bool = True,
-    ) -> None:
-        super().__init__(dim, n_base, scale)
+    def __init__(self, setting: Setting, penalty: float = 3.0, learn_penalty: bool = True) -> None:
+        super().__init__(setting)
         if penalty < 0:
             raise ModelError(f"a ridge penalty is 0 or more, got penalty={penalty}")
-        self.embed = identity_map(dim)
+        self.embed = identity_map(setting.dim)
         self.log_penalty = torch.nn.Parameter(
             torch.tensor(penalty).log(), requires_grad=learn_penalty and penalty > 0
         )
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Solve for the weights of the novel classes."""
         examples = examples_of(support)
         weights = ridge(
             self.embed(examples.features), examples.targets, self.log_penalty.exp(), examples.weight
         )
-        scorer: Scorer = LinearScorer(weights, None, self.scale)
-        if joint:
-            scorer = WeightScorer(weights, self.embed(base.weights), self.scale)
+        known = self.embed(base.weights) if joint else None
+        scorer = WeightScorer(weights, known, self.scale)
         return lambda queries: scorer(self.embed(queries))

@@ -14,7 +14,7 @@ from wdae.methods.base import Method
 from wdae.methods.fine_tune import FineTune
 from wdae.methods.gnn import GraphNetwork
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import LearnedMethod, Setting
 from wdae.methods.leo import Leo
 from wdae.methods.logistic import LogisticRegression
 from wdae.methods.lwof import LwofAttention, LwofAverage
@@ -56,7 +56,7 @@ METHODS: dict[str, type[Method]] = {
     "wdae-mlp": WDAE,
     "wdae-gnn": WDAE,
 }
-_OWN = {"dim", "n_base", "scale", "generator"}  # what a learned method gets from the bank, not from a user
+_SETTING = ("dim", "n_base", "scale", "generator")  # what a learned method gets from the bank, not a user
 
 
 def names() -> list[str]:
@@ -69,7 +69,11 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Method]:
-    """The class of a method."""
+    """The class of a method.
+
+    >>> find("prototypical").__name__
+    'Prototypical'
+    """
     if name not in METHODS:
         hint = nearest(name, METHODS)
         known = "" if "known:" in hint else f" (there are: {', '.join(METHODS)})"
@@ -78,12 +82,23 @@ def find(name: str) -> type[Method]:
 
 
 def is_learned(name: str) -> bool:
-    """Whether a method has to be trained, or fitted to the base classes, before it can be used."""
+    """Whether a method has to be trained, or fitted to the base classes, before it can be used.
+
+    >>> is_learned("initial-estimate"), is_learned("wdae-gnn")
+    (False, True)
+    """
     return issubclass(find(name), LearnedMethod | WDAE)
 
 
 def register(kind: type[Method]) -> type[Method]:
-    """Add a method of one's own, under its ``name``; a decorator for classes outside this package."""
+    """Add a method of one's own, under its ``name``; a decorator for classes outside this package.
+
+    >>> @register
+    ... class Mine(InitialEstimate):
+    ...     name = "mine"
+    >>> METHODS.pop("mine").__name__
+    'Mine'
+    """
     if kind.name in METHODS:
         raise ModelError(f"there is a method {kind.name!r} already; choose another name")
     METHODS[kind.name] = kind
@@ -91,22 +106,34 @@ def register(kind: type[Method]) -> type[Method]:
 
 
 def make(name: str, **options: Any) -> Method:
-    """A method by name; learned ones are untrained and need ``dim``, most of them ``n_base`` too.
+    """A method by name; learned ones are untrained and need the keys of a :class:`Setting` as well.
 
     >>> make("wdae-gnn", dim=8).name
     'wdae-gnn'
     """
     kind = find(name)
-    build: Callable[..., Method] = _denoiser(name) if kind is WDAE else kind
+    build: Callable[..., Method] = kind
+    if kind is WDAE:
+        build = _denoiser(name)
+    elif issubclass(kind, LearnedMethod):
+        build = _in_setting(kind)
     try:
         method = build(**options)
     except TypeError as error:
         raise ModelError(
             f"{name} cannot be made with {', '.join(options) or 'no options'}: {error}"
         ) from error
-    if isinstance(method, LearnedMethod):
-        method.options = {key: value for key, value in options.items() if key not in _OWN}
     return method
+
+
+def _in_setting(kind: type[LearnedMethod]) -> Callable[..., LearnedMethod]:
+    def build(**given: Any) -> LearnedMethod:
+        own = {key: value for key, value in given.items() if key not in _SETTING}
+        method = kind(Setting(**{key: given[key] for key in _SETTING if key in given}), **own)
+        method.options = own
+        return method
+
+    return build
 
 
 def _denoiser(name: str) -> Callable[..., WDAE]:

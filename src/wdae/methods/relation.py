@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.learned import LearnedMethod, StepLosses, TrainingBatch
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting, StepLosses, TrainingBatch
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.maps import linear, masked_mean
 
@@ -28,39 +29,24 @@ class Relation(LearnedMethod):
     about: ClassVar[str] = "a network compares query and class, on top of their cosine"
     paper: ClassVar[str] = "Sung 2018"
     joint: ClassVar[bool] = False
-    training_defaults: ClassVar[dict[str, Any]] = {
-        "n_fake": 5,
-        "queries_per_novel": 10,
-        "shots": (1, 5),
-        "optimiser": "adam",
-        "learning_rate": 3e-4,
-    }
+    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 3e-4}
 
-    def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        hidden: int = 64,
-        cosine: bool = True,
-    ) -> None:
-        super().__init__(dim, n_base, scale)
+    def __init__(self, setting: Setting, hidden: int = 64, cosine: bool = True) -> None:
+        super().__init__(setting)
         self.cosine = cosine
+        dim, generator = setting.dim, setting.generator
         # A layer on a concatenation is a sum of two layers: no pair of vectors is ever laid out.
         self.of_class = linear(dim, hidden, generator)
         self.of_query = linear(dim, hidden, generator)
         self.relate = nn.Sequential(
             nn.ReLU(), linear(hidden, hidden, generator), nn.ReLU(), linear(hidden, 1, generator)
         )
-        self.offset = nn.Parameter(torch.tensor(-0.5 * scale if cosine else 0.0))
+        self.offset = nn.Parameter(torch.tensor(-0.5 * setting.scale if cosine else 0.0))
         self.scale.requires_grad_(cosine)
         if cosine:
             nn.init.zeros_(self.relate[-1].weight)  # type: ignore[arg-type]
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Relation scores before the sigmoid."""
         classes = masked_mean(unit(support.features), support.mask)  # [E, n, D]
         left = self.of_class(classes)  # [E, n, H]
@@ -72,7 +58,7 @@ class Relation(LearnedMethod):
 
         return scorer
 
-    def forward(self, batch: TrainingBatch, generator: torch.Generator | None = None) -> StepLosses:
+    def forward(self, batch: TrainingBatch, generator: Random = None) -> StepLosses:
         """Mean squared error of the relation scores (summed over the classes of a query)."""
         scores, labels = self.score_batch(batch, generator)
         wanted = nn.functional.one_hot(labels, scores.shape[-1])

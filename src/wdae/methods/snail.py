@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wdae.bank import ClassSet
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
+from wdae.methods.principal import start_along_principal
 from wdae.nn.cosine import unit
 from wdae.nn.maps import linear, projection
 
@@ -26,7 +29,7 @@ All is causal: what stands at a position depends on earlier ones only, so the su
 class DenseBlock(nn.Module):
     """A causal convolution over two positions, ``dilation`` apart, gated and appended (section 3)."""
 
-    def __init__(self, size: int, filters: int, dilation: int, generator: torch.Generator | None) -> None:
+    def __init__(self, size: int, filters: int, dilation: int, generator: Random) -> None:
         super().__init__()
         self.dilation = dilation
         self.now, self.before = (linear(size, 2 * filters, generator) for _ in range(2))
@@ -49,7 +52,7 @@ class DenseBlock(nn.Module):
 class Attention(nn.Module):
     """Causal soft attention whose reading is appended (section 3)."""
 
-    def __init__(self, size: int, keys: int, values: int, generator: torch.Generator | None) -> None:
+    def __init__(self, size: int, keys: int, values: int, generator: Random) -> None:
         super().__init__()
         self.query, self.key = (linear(size, keys, generator) for _ in range(2))
         self.key.load_state_dict(self.query.state_dict())  # attention begins as similarity
@@ -83,9 +86,12 @@ class Snail(LearnedMethod):
     The sequence is the shots with their labels, then a query without one. It depends on the order of the
     examples (all first shots, then all second ones, ...) and knows a fixed number of classes.
 
-    Departures: frozen features through a linear map take the place of the convolutional embedding; sizes are
-    smaller; keys of the attention start equal to its queries; unequal numbers of shots are padded in front,
-    as the causal convolutions pad.
+    Departures: frozen features through a linear map, started along the principal directions of base-train
+    features, take the place of the convolutional embedding; sizes are smaller; keys of the attention start
+    equal to its queries; unequal numbers of shots are padded in front, as the causal convolutions pad. It
+    starts knowing nothing, so it trains longer than others. Chosen on validation classes of the embedded
+    bank, 1 shot: from random directions 57.8 % after 600 steps and 58.5 % after 1,200; from principal ones
+    60.1 % after 600.
 
     Args:
         n_way: the largest number of novel classes.
@@ -98,30 +104,17 @@ class Snail(LearnedMethod):
     paper: ClassVar[str] = "Mishra 2018"
     joint: ClassVar[bool] = False
     ordered: ClassVar[bool] = True
-    training_length: ClassVar[int] = 3
-    training_defaults: ClassVar[dict[str, Any]] = {
-        "n_fake": 5,
-        "queries_per_novel": 10,
-        "shots": (1, 5),
-        "optimiser": "adam",
-        "learning_rate": 1e-3,
-    }
+    training_length: ClassVar[int] = 4
+    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 1e-3}
 
     def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        n_way: int = 5,
-        n_shot: int = 5,
-        hidden: int = 64,
-        filters: int = 16,
+        self, setting: Setting, n_way: int = 5, n_shot: int = 5, hidden: int = 64, filters: int = 16
     ) -> None:
-        super().__init__(dim, n_base, scale)
+        super().__init__(setting)
         self.scale.requires_grad_(False)  # the last layer's own weights set the scale
         self.n_way = n_way
-        self.embed = projection(dim, hidden, generator)
+        generator = setting.generator
+        self.embed = projection(setting.dim, hidden, generator)
         depth = math.ceil(math.log2(n_way * n_shot + 1))
         size = hidden + n_way
         blocks: list[nn.Module] = []
@@ -134,9 +127,11 @@ class Snail(LearnedMethod):
         self.blocks = nn.Sequential(*blocks)
         self.classify = linear(size, n_way, generator)
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+        """The linear map along the principal directions of the base-train features."""
+        start_along_principal(self.embed, pool)
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Read the support once; every query continues it."""
         _, n, K, _ = support.features.shape
         if n > self.n_way:

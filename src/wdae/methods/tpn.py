@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.maps import identity_map, mlp
 from wdae.nn.precision import full_precision
@@ -48,26 +50,17 @@ class Propagation(LearnedMethod):
     paper: ClassVar[str] = "Liu 2019"
     joint: ClassVar[bool] = False
     transductive: ClassVar[bool] = True
-    training_defaults: ClassVar[dict[str, Any]] = {"n_fake": 5, "queries_per_novel": 15, "shots": (1, 5)}
+    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"queries_per_novel": 15}
 
     def __init__(
-        self,
-        dim: int,
-        n_base: int,
-        scale: float = 10.0,
-        generator: torch.Generator | None = None,
-        n_neighbours: int = 20,
-        spread: float = 0.5,
-        hidden: int = 32,
+        self, setting: Setting, n_neighbours: int = 20, spread: float = 0.5, hidden: int = 32
     ) -> None:
-        super().__init__(dim, n_base, 8.0)  # 1/σ², not a scale of scores
+        super().__init__(replace(setting, scale=8.0))  # 1/σ², not a scale of scores
         self.n_neighbours, self.spread = n_neighbours, spread
-        self.embed = identity_map(dim)
-        self.log_sigma = mlp([dim, hidden, 1], generator, zero_last=True)
+        self.embed = identity_map(setting.dim)
+        self.log_sigma = mlp([setting.dim, hidden, 1], setting.generator, zero_last=True)
 
-    def learn(
-        self, support: Support, base: BaseClasses, joint: bool, generator: torch.Generator | None = None
-    ) -> Scorer:
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Propagation from the shots to whatever queries come together."""
         examples = examples_of(support)
         M = examples.features.shape[1]

@@ -27,11 +27,13 @@ class CompareRecipe(Config):
     metric: Literal["novel", "base", "all"] | None = None
     """Insist on an accuracy: methods that cannot give it are refused; null takes what each gives."""
     steps: int = Field(300, ge=1)
-    """Training steps of a learned method (SNAIL, which starts knowing nothing: three times as many)."""
-    episodes_per_step: int = Field(16, ge=1)
+    """Training steps of a learned method, for each number of shots (SNAIL takes several times as many)."""
+    episodes_per_step: int = Field(8, ge=1)
     """Training episodes in a step."""
-    validation_episodes: int = Field(300, ge=1)
-    """Validation episodes, three times in training, for each number of shots trained on."""
+    validations: int = Field(6, ge=1)
+    """How often, in training, the method is tried on validation classes; the best state is kept."""
+    validation_episodes: int = Field(500, ge=1)
+    """Validation episodes each time."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
     device: str = "auto"

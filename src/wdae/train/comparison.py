@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from wdae.bank import FeatureBank
+from wdae.bank import FeatureBank, Part
 from wdae.device import pick_device
 from wdae.errors import ModelError, RecipeError
-from wdae.evaluation.protocol import few_way
+from wdae.evaluation.protocol import base_classes, few_way
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
-from wdae.methods.saved import load_method
+from wdae.methods.saved import load_method, save_method
 from wdae.progress import Progress, progress
 from wdae.randomness import derive_seed
 from wdae.run import Run
 from wdae.storage import read_json, write_json
+from wdae.train.build import build_method
 from wdae.train.compare_config import CompareRecipe
 from wdae.train.meta_config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
 from wdae.train.pipeline import MODEL, train_method
+from wdae.train.settle import better_of
 
 _COST = "cost.json"  # written last: a method that has it is trained
 _CHUNK = {"cuda": 512}  # episodes at once: some methods hold a graph for each query
@@ -43,17 +48,22 @@ def chosen_methods(recipe: CompareRecipe) -> list[str]:
     return [recipe.reference, *(name for name in asked if name != recipe.reference)]
 
 
-def training_recipe(name: str, recipe: CompareRecipe) -> MetaRecipe:
-    """How a comparison trains a learned method: its own defaults, the comparison's length."""
+def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None) -> MetaRecipe:
+    """How a comparison trains a learned method: its own defaults, the comparison's length.
+
+    ``n_shot`` trains it for that number of shots alone, which is how the papers' tables were made.
+    """
     kind = find(name)
-    steps = recipe.steps * kind.training_length
+    steps = recipe.steps * kind.training_length * (len(recipe.shots) if n_shot is None else 1)
     common: dict[str, Any] = {
         "steps": steps,
         "episodes_per_step": recipe.episodes_per_step,
-        "validate_every": -(-steps // 3),
+        "validate_every": -(-steps // recipe.validations),
         "validation_episodes": recipe.validation_episodes,
     }
     defaults = dict(kind.training_defaults)
+    if n_shot is not None:
+        defaults["shots"] = (n_shot,)
     if "n_fake" in defaults:  # methods that learn few-way episodes learn those they will be tested on
         defaults["n_fake"] = recipe.ways
     options = {"n_way": recipe.ways} if "n_way" in inspect.signature(kind).parameters else {}
@@ -64,6 +74,7 @@ def training_recipe(name: str, recipe: CompareRecipe) -> MetaRecipe:
         seed=recipe.seed,
         device=recipe.device,
         precision=recipe.precision,
+        compile=False,  # so few steps would not make up for it
         options=options,
         training=TrainingConfig(**(common | defaults)),
         evaluation=EvaluationConfig(
@@ -85,30 +96,79 @@ def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> Result
         missing = [k for k in recipe.shots if _finished(run, name, k, recipe) is None]
         if not missing:
             continue
-        method, cost = _ready(run, name, recipe, bank)
+        ready = {n_shot: _ready(run, name, n_shot, recipe, bank) for n_shot in missing}
         total = len(missing) * recipe.episodes
         with progress(total, f"measuring {name} ({position + 1} of {len(chosen)})") as bar:
-            for n_shot in missing:
+            for n_shot, (method, cost) in ready.items():
                 _measure(run, method, cost, n_shot, recipe, bank, bar)
     results = [_finished(run, name, k, recipe) for k in recipe.shots for name in chosen]
     return ResultTable(tuple(result for result in results if result is not None))
 
 
-def _ready(run: Run, name: str, recipe: CompareRecipe, bank: FeatureBank) -> tuple[Method, dict[str, Any]]:
+def _ready(
+    run: Run, name: str, n_shot: int, recipe: CompareRecipe, bank: FeatureBank
+) -> tuple[Method, dict[str, Any]]:
     """A method to measure and what it cost, trained now or by an earlier call."""
     device = pick_device(recipe.device)
     if not is_learned(name):
         return make(name), {"parameters": 0, "training_seconds": 0.0}
-    folder = run.path / "methods" / name
+    by_shot = "shots" in find(name).training_defaults  # the others are trained once for any number
+    folder = run.path / "methods" / (f"{name}-{n_shot}shot" if by_shot else name)
     if (folder / _COST).exists():
         return load_method(folder / MODEL, device, dim=bank.dim), read_json(folder / _COST)
-    training = training_recipe(name, recipe)
+    training = training_recipe(name, recipe, n_shot if by_shot else None)
     part = Run.resume(folder) if folder.exists() else Run.create(folder, training, seed=recipe.seed)
     began = time.perf_counter()
-    method = train_method(part, training, bank, resume=True)
-    cost = {"parameters": _n_parameters(method), "training_seconds": time.perf_counter() - began}
+    with _one_thread(device):
+        method = train_method(part, training, bank, resume=True)
+    cost: dict[str, Any] = {"parameters": _n_parameters(method)}
+    if by_shot and isinstance(method, LearnedMethod):
+        cost |= _settle(folder / MODEL, method, n_shot, training, recipe, bank)
+    cost["training_seconds"] = time.perf_counter() - began
     write_json(folder / _COST, cost)
     return load_method(folder / MODEL, device, dim=bank.dim), cost
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Train on one core of a CPU: steps are so small that a second one helps little, and where it has other
+    work to do, waiting for it at the end of every operation makes training several times slower."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _settle(
+    path: Path,
+    trained: LearnedMethod,
+    n_shot: int,
+    training: MetaRecipe,
+    recipe: CompareRecipe,
+    bank: FeatureBank,
+) -> dict[str, Any]:
+    """Leave the start in place of the trained method unless training gained something; say which."""
+    device = pick_device(recipe.device)
+    start = build_method(training, bank, base_classes(bank)).to(device).eval()
+    measure = partial(
+        few_way,
+        bank=bank,
+        n_shot=n_shot,
+        n_way=min(recipe.ways, len(bank.classes_of(Part.VALIDATION))),
+        n_query=recipe.queries,
+        n_episodes=2 * recipe.validation_episodes,
+        seed=derive_seed(recipe.seed, "start or trained"),
+        joint=False,
+        part=Part.VALIDATION,
+        device=device,
+    )
+    kept, gain = better_of(trained, start, measure)
+    if kept is start:
+        save_method(path, start, trained.name)
+    return {"start_kept": kept is start, "validation_gain": gain.mean, "validation_gain_ci95": gain.ci95}
 
 
 def _measure(

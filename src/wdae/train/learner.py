@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
+from wdae.cores import in_pieces
 from wdae.episodes import Episodes
+from wdae.evaluation.protocol import take_rows
 from wdae.generate import novel_estimate
 from wdae.methods.learned import StepLosses, TrainingBatch
-from wdae.nn.cosine import vector_length
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
+from wdae.nn.head import Head, head_losses
 from wdae.nn.losses import stage2_losses
+from wdae.nn.noise import noisy
 
 __all__ = ["Learner", "StepLosses", "TrainingBatch", "gather_batch"]
 
@@ -30,11 +33,11 @@ def gather_batch(
     novel_labels = n_base + torch.arange(n, device=weights.device).repeat_interleave(Q)
     rows = torch.cat([episodes.query.flatten(1), episodes.base_query], dim=1)
     return TrainingBatch(
-        base=weights[episodes.base_classes],
-        novel_targets=weights[episodes.novel_classes],
-        support=pool.features[episodes.support],
+        base=take_rows(weights, episodes.base_classes),
+        novel_targets=take_rows(weights, episodes.novel_classes),
+        support=take_rows(pool.features, episodes.support),
         support_mask=None if equal_shots else episodes.support_mask,
-        queries=(pool.features if queries is None else queries)[rows],
+        queries=take_rows(pool.features if queries is None else queries, rows),
         labels=torch.cat([novel_labels.expand(E, -1), episodes.base_query_label], dim=1),
         base_classes=episodes.base_classes,
         novel_classes=episodes.novel_classes,
@@ -84,14 +87,11 @@ class Learner(nn.Module):
         graph = None
         if self.denoiser.kind == "gnn":
             graph = build_graph(initial, self.n_neighbours, self.inverse_temperature)
-        weights = initial
-        if self.noise > 0:
-            with torch.no_grad():  # in place: nothing here learns
-                weights = torch.randn(initial.shape, device=initial.device, generator=generator)
-                weights = weights.mul_(self.noise).add_(initial)
-                weights /= vector_length(weights).unsqueeze(-1)  # normalised again, as in the authors' code
-        restored = self.denoiser(weights, graph, generator)
+        weights = noisy(initial, self.noise, generator) if self.noise > 0 else initial
         targets = torch.cat([batch.base, batch.novel_targets], dim=1)
+        if in_pieces(initial):
+            return self._on_cpu(self.denoiser.map(weights, graph, generator), weights, targets, batch)
+        restored = self.denoiser(weights, graph, generator)
         losses = stage2_losses(restored, targets, batch.queries, batch.labels, self.scale)
         total = restored.new_zeros(())
         if self.reconstruction_loss:
@@ -100,3 +100,17 @@ class Learner(nn.Module):
             total = total + losses.classification
         accuracy = (losses.scores.argmax(-1) == batch.labels).float().mean()
         return StepLosses(total, losses.reconstruction.detach(), losses.classification.detach(), accuracy)
+
+    def _on_cpu(self, mapped: Tensor, weights: Tensor, targets: Tensor, batch: TrainingBatch) -> StepLosses:
+        """The same, from the last layer's map on."""
+        head = Head(
+            weights,
+            targets,
+            batch.queries,
+            batch.labels,
+            float(self.reconstruction_loss),
+            float(self.classification_loss),
+        )
+        scale = self.scale if self.classification_loss else self.scale.detach()
+        total, values = head_losses(mapped, scale, head)
+        return StepLosses(total, *values)
