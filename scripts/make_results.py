@@ -199,9 +199,9 @@ def write() -> Path:
     out += [
         "## Speed and size",
         "",
-        "Each record is one run of its benchmark. `evaluation-cpu` and `training-cpu` are the best of three",
-        "timings within that run; other runs of these two have differed by up to a quarter.",
-        "`training-gpu`, `evaluation-gpu` and `stage1-gpu` are single timings.",
+        "Each record is one run of its benchmark, on cores with nothing else to do. `evaluation-cpu` is the",
+        "best of three timings within that run; the others are single timings. Runs of the two CPU records",
+        "have differed by up to a quarter.",
         "",
     ]
     for path in sorted(BENCHMARKS.glob("*.json")):

@@ -31,6 +31,10 @@ class EpisodeSpec:
         n_query: query images of each novel class.
         n_base_query: query images of base classes in all (class and image drawn uniformly).
         unequal: with several numbers of shots, each class of an episode gets its own.
+
+    >>> spec = EpisodeSpec(n_novel=5, n_shot=(1, 5), n_query=15, unequal=True)
+    >>> spec.n_novel, max(spec.n_shot)
+    (5, 5)
     """
 
     n_novel: int = 5
@@ -66,6 +70,12 @@ class Episodes:
         query ``[E, n, Q]``.
         base_query, base_query_label ``[E, Qb]``: rows of the base set; position among ``base_classes``.
         base_classes ``[E, N]``: the classes that play base, where they differ between episodes (training).
+
+    >>> from wdae import EpisodeSampler, Part, synthetic_bank
+    >>> pool = synthetic_bank(4, 5, 6, 20, 8, seed=0, held_out_per_class=4).select(Part.NOVEL)
+    >>> episodes = EpisodeSampler(pool, EpisodeSpec(n_novel=3, n_query=2), seed=0).draw(0, 10)
+    >>> episodes.support.shape, episodes.query.shape, len(episodes[:4].support)
+    (torch.Size([10, 3, 1]), torch.Size([10, 3, 2]), 4)
     """
 
     novel_classes: Tensor

@@ -16,6 +16,9 @@ def novel_estimate(support: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Shapes:
         support ``[..., n, K, D]``, mask ``[..., n, K]`` (True where there is a shot) → ``[..., n, D]``.
+
+    >>> novel_estimate(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))  # one class, two shots
+    tensor([[0.7071, 0.7071]])
     """
     features = unit(support)
     if mask is None:
@@ -29,6 +32,9 @@ def initial_estimate(base: Tensor, support: Tensor, mask: Tensor | None = None) 
 
     Shapes:
         base ``[N, D]`` or ``[E, N, D]``, support ``[E, n, K, D]`` → ``[E, N + n, D]``, base first.
+
+    >>> initial_estimate(torch.eye(3, 4), torch.ones(2, 5, 1, 4)).shape  # 3 base classes, 2 episodes of 5
+    torch.Size([2, 8, 4])
     """
     novel = novel_estimate(support, mask)
     if base.shape[-1] != novel.shape[-1]:
@@ -44,6 +50,9 @@ def move(weights: Tensor, reconstructed: Tensor, step: Tensor | float) -> Tensor
 
     The authors' code returns ``r`` itself for ε = 1; this is the same up to the rows' length, which the
     cosine classifier takes off.
+
+    >>> move(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), 0.25).tolist()
+    [0.75, 0.25]
     """
     target = unit(reconstructed)
     return target if isinstance(step, float) and step == 1.0 else torch.lerp(weights, target, step)
@@ -62,6 +71,10 @@ def refine(
     The graph is that of the initial estimates throughout. This is the plain computation over all classes;
     :class:`wdae.nn.incremental.BaseState` gives the same for one step at a fraction of the cost when the base
     classes stay the same.
+
+    >>> initial = initial_estimate(torch.eye(3, 4), torch.ones(2, 5, 1, 4))
+    >>> refine(Denoiser(dim=4, hidden=4).eval(), initial, step=0.5).shape
+    torch.Size([2, 8, 4])
     """
     graph = build_graph(initial, n_neighbours, inverse_temperature) if denoiser.kind == "gnn" else None
     weights = initial

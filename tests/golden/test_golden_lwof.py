@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from wdae.methods import BaseClasses, Support
+from wdae.methods import BaseClasses, Setting, Support
 from wdae.methods.lwof import LwofAttention
 
 GOLDEN = Path(os.environ.get("WDAE_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
@@ -20,7 +20,7 @@ FILE = GOLDEN / "lwof_attention.safetensors"
 def test_novel_weights() -> None:
     golden = load_file(FILE)
     n_base, dim = golden["param.keys"].shape
-    method = LwofAttention(dim, n_base).eval()
+    method = LwofAttention(Setting(dim, n_base)).eval()
     mapped = {
         "average_gain": golden["param.average_gain"],
         "attention_gain": golden["param.attention_gain"],

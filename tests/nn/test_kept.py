@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.nn.kept import kept_messages, sample_kept
+from wdae.nn.kept import groups, kept_messages, sample_groups, sample_kept
 
 
 def generator(seed: int) -> torch.Generator:
@@ -72,36 +72,74 @@ def test_gaps_are_geometric_and_independent() -> None:
         assert abs(correlation) < 4 / math.sqrt(len(gaps))
 
 
-def dense(nodes: Tensor, strengths: Tensor, rows: Tensor, kept: Tensor, p: float, slope: float) -> Tensor:
+def dense(nodes: Tensor, strengths: Tensor, neighbours: Tensor, mask: Tensor, slope: float) -> Tensor:
     """Every component computed, then masked: what dropout says it does."""
-    R, J = rows.shape
-    mask = torch.zeros(R * J * nodes.shape[1], dtype=nodes.dtype)
-    mask[kept] = 1 / (1 - p)
+    E, N, J = neighbours.shape
     messages = []
-    for i in range(R):
-        total = torch.zeros_like(nodes[i])
-        for j in range(J):
-            q = F.leaky_relu(nodes[i] + nodes[rows[i, j]], slope)
-            total = total + strengths[i, j] * q * mask.view(R, J, -1)[i, j]
-        messages.append(total)
-    return torch.stack(messages)
+    for e in range(E):
+        for i in range(N):
+            total = torch.zeros_like(nodes[e, i])
+            for j in range(J):
+                q = F.leaky_relu(nodes[e, i] + nodes[e, int(neighbours[e, i, j])], slope)
+                total = total + strengths[e, i, j] * q * mask[e, i, j]
+            messages.append(total)
+    return torch.stack(messages).view_as(nodes)
+
+
+def as_mask(kept: list[Tensor], shape: tuple[int, int, int, int], p: float) -> Tensor:
+    """The mask ``[E, N, J, H]`` that dropout would have drawn."""
+    E, N, J, H = shape
+    masks = []
+    for group, positions in zip(groups(E, N * J * H), kept, strict=True):
+        mask = torch.zeros(J, group.stop - group.start, N, H, dtype=torch.float64)
+        mask.view(-1)[positions] = 1 / (1 - p)
+        masks.append(mask.permute(1, 2, 0, 3))
+    return torch.cat(masks)
 
 
 @pytest.mark.parametrize(("p", "slope"), [(0.5, 0.01), (0.9, 0.2)])
-def test_messages_and_gradients_of_a_given_mask(p: float, slope: float) -> None:
-    R, J, H = 9, 4, 6
+@pytest.mark.parametrize("group", [1, 2 * 9 * 4 * 6, 1 << 20])
+def test_messages_and_gradients_of_a_given_mask(
+    p: float, slope: float, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes one by one, in twos (with one left over), and all at once."""
+    monkeypatch.setattr("wdae.nn.kept._GROUP", group)
+    E, N, J, H = 3, 9, 4, 6
     source = generator(0)
-    nodes = torch.randn(R, H, dtype=torch.float64, generator=source).requires_grad_()
-    strengths = torch.rand(R, J, dtype=torch.float64, generator=source)
-    rows = torch.stack([torch.randperm(R, generator=source)[:J] for _ in range(R)])
-    kept = sample_kept(R * J * H, p, source)
-    assert 0 < len(kept) < R * J * H
+    nodes = torch.randn(E, N, H, dtype=torch.float64, generator=source).requires_grad_()
+    strengths = torch.rand(E, N, J, dtype=torch.float64, generator=source)
+    neighbours = torch.stack([torch.randperm(N, generator=source)[:J] for _ in range(E * N)]).view(E, N, J)
+    kept = sample_groups(E, N * J * H, p, source)
+    assert 0 < sum(map(len, kept)) < E * N * J * H
 
-    ours = kept_messages(nodes, strengths, rows, kept, p, slope)
-    theirs = dense(nodes, strengths, rows, kept, p, slope)
+    ours = kept_messages(nodes, strengths, neighbours, kept, p, slope)
+    theirs = dense(nodes, strengths, neighbours, as_mask(kept, (E, N, J, H), p), slope)
     torch.testing.assert_close(ours, theirs)
-    up = torch.randn(R, H, dtype=torch.float64, generator=source)
+    up = torch.randn(E, N, H, dtype=torch.float64, generator=source)
     torch.testing.assert_close(
         torch.autograd.grad((ours * up).sum(), nodes), torch.autograd.grad((theirs * up).sum(), nodes)
     )
-    assert torch.autograd.gradcheck(lambda x: kept_messages(x, strengths, rows, kept, p, slope), (nodes,))
+    assert torch.autograd.gradcheck(
+        lambda x: kept_messages(x, strengths, neighbours, kept, p, slope), (nodes,)
+    )
+
+
+def test_groups_draw_apart_from_each_other_and_from_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wdae.nn.kept._GROUP", 3000)
+    assert groups(7, 1000) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert groups(2, 5000) == [slice(0, 1), slice(1, 2)]
+    draws = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            draws.append(sample_groups(7, 1000, 0.9, generator(5)))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for again in draws[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(draws[0], again, strict=True))
+    first, second, _ = draws[0]
+    assert not torch.equal(first, second)
+    other = sample_groups(7, 1000, 0.9, generator(6))
+    assert not torch.equal(first, other[0])

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from wdae.nn import build_graph, edge_norm, unit
 from wdae.nn.graph import ClassGraph
-from wdae.nn.kept import sample_kept
-from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout, part_scales
+from wdae.nn.kept import sample_groups
+from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout
+from wdae.nn.parted import PartedLinear, part_scales
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -119,9 +120,11 @@ def test_message_with_sparse_dropout() -> None:
     message = shaken(PairwiseMessage([6, 5], H, p)).train()
     theirs = copy.deepcopy(message)
     ours = message(parts, graph.neighbours, graph.strengths, generator(4))
-    n = graph.neighbours.numel() * H
-    mask = torch.zeros(n)
-    mask[sample_kept(n, p, generator(4))] = 1 / (1 - p)
+    E, N, J = graph.neighbours.shape
+    (kept,) = sample_groups(E, N * J * H, p, generator(4))  # so few episodes are one group
+    mask = torch.zeros(J, E, N, H)
+    mask.view(-1)[kept] = 1 / (1 - p)
+    mask = mask.permute(1, 2, 0, 3).contiguous()
     slow = message_by_edges(theirs, theirs.norm, parts, graph, mask)
     torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-4)
     for a, b in zip(gradients(ours, message, parts), gradients(slow, theirs, parts), strict=True):
@@ -193,3 +196,35 @@ def test_last_update() -> None:
     delta, gate = mapped[..., :6], mapped[..., 6:]
     slow = parts[0] + 1 / (1 + torch.exp(-gate)) * delta / delta.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("fixed", [0, 1, 2])
+def test_parted_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -> None:
+    """Values and gradients, where the first parts need none (as the input weights) or all do."""
+    parts, _ = state([6, 5, 4])
+    parts = [part.detach().requires_grad_(k >= fixed) for k, part in enumerate(parts)]
+    linear = shaken(PartedLinear([6, 5, 4], 7, bias))
+    scales = [0.5, 1.0, 2.0]
+    ours = linear.apply_parts(parts, scales)
+    joined = torch.cat([s * part for s, part in zip(scales, parts, strict=True)], dim=-1)
+    theirs = F.linear(joined, linear.weight, linear.bias)
+    torch.testing.assert_close(ours, theirs)
+    for a, b in zip(
+        gradients(ours, linear, parts[fixed:]), gradients(theirs, linear, parts[fixed:]), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_parted_linear_under_autocast() -> None:
+    """Products in bfloat16, gradients in the dtypes of what they belong to."""
+    parts, _ = state([6, 5])
+    linear = shaken(PartedLinear([6, 5], 7))
+    exact = linear.apply_parts(parts, [1.0, 0.5])
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = linear.apply_parts([parts[0].bfloat16(), parts[1]], [1.0, 0.5])
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.05)
+    for a, b in zip(gradients(rough, linear, parts), gradients(exact, linear, parts), strict=True):
+        assert a.dtype == torch.float32
+        assert float((a - b).norm()) < 0.03 * float(b.norm())

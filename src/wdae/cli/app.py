@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 
 from wdae.allocator import keep_freed_memory
 from wdae.errors import WdaeError, nearest
+from wdae.waiting import wait_briefly
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -23,6 +24,7 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     words = [word for word in tokens if word != "--debug"]
     debug = len(words) < len(tokens) or os.environ.get("WDAE_DEBUG", "") not in ("", "0")
     keep_freed_memory()
+    wait_briefly()
     try:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word

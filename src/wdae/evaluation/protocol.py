@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank, Part, class_means
+from wdae.cores import map_on_cores
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
-from wdae.evaluation.cores import map_on_cores
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
 from wdae.evaluation.results import Result
 from wdae.methods.base import Adapter, BaseClasses, Method, Support
@@ -77,6 +77,12 @@ def few_way(
         device: where to work.
         chunk: episodes at once; affects speed alone.
         told: called as episodes are done.
+
+    >>> from wdae import InitialEstimate, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> result = few_way(InitialEstimate(), bank, n_shot=1, n_episodes=100)
+    >>> result.metrics["novel"].mean > 0.2, result.per_episode["novel"].shape
+    (True, (100,))
     """
     if n_episodes < 1:
         raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
@@ -140,28 +146,43 @@ def all_way(
     n_episodes: int = 100,
     seed: int = 0,
     part: Part = Part.NOVEL,
+    base_queries: Collection[str] | None = None,
     device: torch.device | str = "cpu",
     told: Told | None = None,
 ) -> Result:
     """All novel classes at once: K shots of each; every other novel image and held-out base image is a query.
 
+    Where a bank marks novel images as queries only, shots are drawn from the others, and the queries are the
+    marked ones, the same in every episode.
+
     Gives top-1 and top-5 of novel among novel, base among base, all among all, and all with a prior. Without
     held-out base images, or for a method that scores novel classes only, novel accuracy alone.
+    ``base_queries`` names the base classes whose held-out images are queries (ImageNet-FS tests on half of
+    them); they are told apart from all base classes nonetheless.
+
+    >>> from wdae import InitialEstimate, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> result = all_way(InitialEstimate(), bank, n_shot=2, n_episodes=5)
+    >>> result.n_way, 0 < result.metrics["all"].mean < 1
+    (6, True)
     """
     if n_episodes < 1:
         raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
     device = torch.device(device)
     joint = method.joint and bank.has(Part.BASE_HELD_OUT)
     pool = bank.select(part, device=device)
-    queries, labels = pool.features, pool.labels
+    apart = bank.has_queries(part)
+    novel = bank.select(part, queries=True, device=device) if apart else pool
+    queries, labels = novel.features, novel.labels
     n_base = 0
     if joint:
         n_base = bank.n_base
         held_out = bank.select(Part.BASE_HELD_OUT, device=device)
-        queries = torch.cat([queries, held_out.features])
-        labels = torch.cat([n_base + labels, held_out.labels])
+        rows = _rows_of(held_out, base_queries)
+        queries = torch.cat([queries, held_out.features[rows]])
+        labels = torch.cat([n_base + labels, held_out.labels[rows]])
     sampler = EpisodeSampler(pool, EpisodeSpec(pool.n_classes, (n_shot,), 0), seed)
-    if len(pool.features) == pool.n_classes * n_shot:
+    if not apart and len(pool.features) == pool.n_classes * n_shot:
         raise EpisodeError(f"with {n_shot} shots no {part.value} image is left as a query; lower n_shot")
     adapter = method.on(base_classes(bank, device))
     values: list[dict[str, Tensor]] = []
@@ -171,7 +192,8 @@ def all_way(
         support = episode.support[:, order]
         scorer = adapter.adapt(Support(take_rows(pool.features, support)), joint=joint)
         is_query = torch.ones(len(labels), dtype=torch.bool, device=device)
-        is_query[support.flatten()] = False
+        if not apart:
+            is_query[support.flatten()] = False
         rows = is_query.nonzero().flatten()
         parts: list[dict[str, Tensor]] = []
         for some in rows.split(_ALL_WAY_QUERIES):
@@ -195,3 +217,12 @@ def all_way(
         bank=bank.info.get("name"),
         info={"part": part.value, **method.describe()},
     )
+
+
+def _rows_of(classes: ClassSet, names: Collection[str] | None) -> Tensor:
+    """The rows of the named classes, of all without names."""
+    wanted = torch.tensor([names is None or name in names for name in classes.names], device=classes.device)
+    rows = wanted[classes.labels].nonzero().flatten()
+    if not len(rows):
+        raise EpisodeError("none of the base classes whose images are to be queries has held-out images")
+    return rows

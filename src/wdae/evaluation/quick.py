@@ -17,7 +17,14 @@ from wdae.methods.base import WeightScorer
 def nearest_mean_accuracy(
     class_set: ClassSet, n_way: int, n_shot: int, n_query: int, n_episodes: int, seed: int
 ) -> tuple[float, float]:
-    """Mean accuracy and half-width of its 95 % interval over few-way episodes."""
+    """Mean accuracy and half-width of its 95 % interval over few-way episodes.
+
+    >>> from wdae import Part, synthetic_bank
+    >>> novel = synthetic_bank(8, 5, 6, 20, 8, seed=0, held_out_per_class=4).select(Part.NOVEL)
+    >>> mean, ci95 = nearest_mean_accuracy(novel, n_way=5, n_shot=5, n_query=5, n_episodes=50, seed=0)
+    >>> mean > 0.2
+    True
+    """
     sampler = EpisodeSampler(class_set, EpisodeSpec(n_way, (n_shot,), n_query), seed)
     chunk = chunk_for(class_set.device)
     values: list[Tensor] = []

@@ -27,14 +27,25 @@ TITLES = {
 
 
 def title(metric: str) -> str:
-    """A metric's heading: ``novel_top5`` is ``novel, top 5``."""
+    """A metric's heading: ``novel_top5`` is ``novel, top 5``.
+
+    >>> title("novel_top5")
+    'novel, top 5'
+    """
     name = metric.removesuffix("_top5")
     return TITLES.get(name, name) + (", top 5" if metric.endswith("_top5") else "")
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Several results, in order; iterates over them."""
+    """Several results, in order; iterates over them.
+
+    >>> from wdae import InitialEstimate, few_way, synthetic_bank
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> table = ResultTable(tuple(few_way(InitialEstimate(), bank, k, n_episodes=20) for k in (1, 5)))
+    >>> [(result.method, result.n_shot) for result in table]
+    [('initial-estimate', 1), ('initial-estimate', 5)]
+    """
 
     results: tuple[Result, ...]
 

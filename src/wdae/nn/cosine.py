@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 
 def unit(x: Tensor) -> Tensor:
-    """Scale the last dimension to length one (a zero vector stays zero)."""
+    """Scale the last dimension to length one (a zero vector stays zero).
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
     return F.normalize(x, dim=-1)
 
 
@@ -27,6 +32,9 @@ def cosine_scores(features: Tensor, weights: Tensor, scale: Tensor | float) -> T
     Shapes:
         features ``[..., Q, D]``, weights ``[..., N, D]`` → scores ``[..., Q, N]``. Leading dimensions
         broadcast, so one weight matrix may serve a batch of episodes.
+
+    >>> cosine_scores(torch.tensor([[3.0, 4.0]]), torch.eye(2), scale=10.0).round(decimals=4).tolist()
+    [[6.0, 8.0]]
     """
     return scale * (unit(features) @ unit(weights).transpose(-1, -2))
 
@@ -39,6 +47,10 @@ class CosineClassifier(nn.Module):
         dim: feature size D.
         scale: where γ starts (10 in the paper).
         generator: source of the initial weights, drawn from N(0, 2/D).
+
+    >>> classifier = CosineClassifier(n_classes=5, dim=8)
+    >>> classifier(torch.ones(2, 8)).shape, classifier.scale.item()
+    (torch.Size([2, 5]), 10.0)
     """
 
     def __init__(

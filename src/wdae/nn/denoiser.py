@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from wdae.errors import ModelError
 from wdae.nn.graph import ClassGraph
-from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, autocast_dtype, init_linear
+from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, init_linear
+from wdae.nn.parted import autocast_dtype
 
 Kind = Literal["gnn", "mlp"]
 
@@ -39,6 +40,12 @@ class Denoiser(nn.Module):
         dropout: ratio for messages and hidden updates.
         kind: "gnn" or "mlp".
         generator: source of the initial parameters.
+
+    >>> from wdae.nn import build_graph
+    >>> denoiser = Denoiser(dim=8, hidden=4).eval()
+    >>> weights = torch.nn.functional.normalize(torch.randn(3, 20, 8), dim=-1)  # 3 episodes, 20 classes
+    >>> denoiser(weights, build_graph(weights)).shape
+    torch.Size([3, 20, 8])
     """
 
     def __init__(
@@ -75,20 +82,29 @@ class Denoiser(nn.Module):
 
         ``generator`` draws the dropout masks in training; without one torch's default is used.
         """
+        mapped = self.map(weights, graph, generator)
+        last = self.stack[-1].update
+        assert isinstance(last, LastUpdate)
+        return last.activate(weights, mapped)
+
+    def map(
+        self, weights: Tensor, graph: ClassGraph | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """All linear maps, up to ``C [h; m] + c`` of the last layer (eq. 11): ``[E, N, 2D]``."""
         if self.kind == "gnn" and graph is None:
             raise ModelError("a GNN denoiser needs the class graph; build it with build_graph(initial)")
+        strengths = None if graph is None else graph.strengths
         # Under autocast every product would cast the weights anew; here it happens once.
         parts = [weights.to(autocast_dtype(weights))]
         for layer in self.stack:
             message = None
             if layer.message is not None:
-                assert graph is not None
-                message = layer.message(parts, graph.neighbours, graph.strengths, generator)
+                assert graph is not None and strengths is not None
+                message = layer.message(parts, graph.neighbours, strengths, generator)
             if isinstance(layer.update, LastUpdate):
                 break
             parts.append(layer.update(parts, message, generator))
-        restored: Tensor = layer.update(weights, parts, message)
-        return restored
+        return layer.update.linear.apply_state(parts, message)
 
     @property
     def stack(self) -> list[Layer]:

@@ -1,8 +1,9 @@
 """BatchNorm over the edges of class graphs, computed on the nodes, with its gradient in closed form.
 
 An edge's input is the sum over its two ends, ``x_ij = p_i + p_j``, so mean and variance over all edges, and
-the gradients through them, need sums over nodes and neighbours alone. Nothing of the size of the edges is
-ever made.
+the gradients through them, need sums over nodes and neighbours alone: with ``around_i``, the sum of x over
+the edges at node i, the sum of all squares is ``Σ_ij (p_i + p_j)² = Σ_i p_i · around_i``. Nothing of the size
+of the edges is ever made.
 """
 
 from __future__ import annotations
@@ -14,46 +15,37 @@ from torch import Tensor
 
 from wdae.nn.precision import full_precision
 
-# Up to this many classes an adjacency matrix is the quickest way to sum over neighbours.
+# Up to this many classes a matrix is the quickest way to sum over neighbours.
 DENSE_CLASSES = 1024
 
 
-class Neighbourhood:
-    """Sums over neighbours in graphs ``[E, N, J]``: by an adjacency matrix, edge by edge where N is large."""
+class EdgeSums:
+    """Sums over the edges at each node of graphs ``[E, N, J]``; an edge i → j is one at i and one at j."""
 
     def __init__(self, neighbours: Tensor, dtype: torch.dtype) -> None:
         E, N, J = neighbours.shape
-        device = neighbours.device
         self.neighbours = neighbours
         self.adjacency = None
         if N <= DENSE_CLASSES:
-            self.adjacency = torch.zeros(E, N, N, dtype=dtype, device=device).scatter_(2, neighbours, 1.0)
-            self.degree = self.adjacency.sum(1)  # how often each class is a neighbour [E, N]
+            zeros = torch.zeros(E, N, N, dtype=dtype, device=neighbours.device)
+            self.adjacency = zeros.scatter_(2, neighbours, 1.0)
+            self.ends = self.adjacency.sum(1) + J  # edges at each node [E, N]
         else:
-            ones = torch.ones(E, N * J, dtype=dtype, device=device)
-            self.degree = torch.zeros(E, N, dtype=dtype, device=device)
-            self.degree.scatter_add_(1, neighbours.reshape(E, -1), ones)
+            ones = torch.ones(E, N * J, dtype=dtype, device=neighbours.device)
+            self.ends = torch.full((E, N), float(J), dtype=dtype, device=neighbours.device)
+            self.ends.scatter_add_(1, neighbours.reshape(E, -1), ones)
 
-    def of(self, p: Tensor) -> Tensor:
-        """``Σ_j p_j`` over the neighbours j of each class: ``[E, N, H]``."""
+    def around(self, p: Tensor) -> Tensor:
+        """The sum of ``p_i + p_j`` over the edges at each node: ``[E, N, H]`` → ``[E, N, H]``."""
         if self.adjacency is not None:
-            return self.adjacency @ p
-        total = torch.zeros_like(p)
+            total = (self.adjacency + self.adjacency.transpose(1, 2)) @ p
+            return total.addcmul_(self.ends.unsqueeze(-1), p)
+        total = self.ends.unsqueeze(-1) * p
         for j in range(self.neighbours.shape[-1]):
-            total += p.gather(1, self._index(j, p))
+            index = self.neighbours[:, :, j : j + 1].expand(-1, -1, p.shape[-1])
+            total += p.gather(1, index)
+            total.scatter_add_(1, index, p)
         return total
-
-    def into(self, p: Tensor) -> Tensor:
-        """``Σ_i p_i`` over the classes i that each class is a neighbour of: ``[E, N, H]``."""
-        if self.adjacency is not None:
-            return self.adjacency.transpose(1, 2) @ p
-        total = torch.zeros_like(p)
-        for j in range(self.neighbours.shape[-1]):
-            total.scatter_add_(1, self._index(j, p), p)
-        return total
-
-    def _index(self, j: int, p: Tensor) -> Tensor:
-        return self.neighbours[:, :, j : j + 1].expand(-1, -1, p.shape[-1])
 
 
 class _EdgeNorm(torch.autograd.Function):
@@ -63,35 +55,28 @@ class _EdgeNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         with full_precision(projected):
             p = projected.to(gain.dtype)
-            near = Neighbourhood(neighbours, p.dtype)
-            E, N, J = neighbours.shape
-            H = p.shape[-1]
-            edges = E * N * J
-            ends = (J + near.degree).view(-1)  # edges that end in each node [E·N]
-            mean = ends @ p.view(-1, H) / edges
+            edges = neighbours.numel()
+            sums = EdgeSums(neighbours, p.dtype)
+            mean = sums.ends.view(-1) @ p.flatten(0, 1) / edges
             c = p - mean / 2  # an edge is c_i + c_j, of mean zero
-            squares = ends @ c.square().view(-1, H)
-            variance = (squares + 2 * (c * near.of(c)).sum((0, 1))) / edges
+            around = sums.around(c)
+            variance = (c * around).sum((0, 1)) / edges
             scale = torch.rsqrt(variance + eps)
             nodes = torch.addcmul(shift / 2, c, gain * scale)
-        ctx.save_for_backward(c, gain, scale, neighbours)
+        ctx.save_for_backward(c, around, sums.ends, gain, scale)
+        ctx.edges = edges
         ctx.mark_non_differentiable(mean, variance)
         return nodes.to(projected.dtype), mean, variance
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        c, gain, scale, neighbours = ctx.saved_tensors
+        c, around, ends, gain, scale = ctx.saved_tensors
         with full_precision(c):
             g = grads[0].to(c.dtype)
-            near = Neighbourhood(neighbours, c.dtype)
-            E, N, J = neighbours.shape
-            edges = E * N * J
-            ends = (J + near.degree).unsqueeze(-1)  # [E, N, 1]
             g_gain = (g * c).sum((0, 1)) * scale  # Σ over edges of gradient · normalised input
             g_shift = g.sum((0, 1)) / 2
-            around = (near.of(c) + near.into(c)).addcmul_(ends, c)  # Σ of c over the edges at each node
-            g_input = (g - ends * (g_shift / edges)).addcmul_(around, -(g_gain * scale / edges))
-            g_input.mul_(gain * scale)
+            g_input = torch.addcmul(g, ends.unsqueeze(-1), g_shift / -ctx.edges)
+            g_input = g_input.addcmul_(around, g_gain * scale / -ctx.edges).mul_(gain * scale)
         return g_input.to(grads[0].dtype), g_gain, g_shift, None, None
 
 

@@ -25,6 +25,10 @@ class ClassGraph:
     Shapes:
         ``neighbours`` ``[..., N, J]`` (class indices, nearest first), ``similarities`` ``[..., N, J]``
         (cosines), with N classes and J neighbours.
+
+    >>> graph = build_graph(torch.eye(4), n_neighbours=2)
+    >>> graph.neighbours.shape, graph.strengths[0].tolist()
+    (torch.Size([4, 2]), [0.5, 0.5])
     """
 
     neighbours: Tensor
@@ -58,6 +62,11 @@ def build_graph(
         n_neighbours: J; with fewer than J + 1 classes, all the others are neighbours.
         inverse_temperature: of the softmax over a class's neighbours.
         memory_mb: cap on the block of similarities held at once.
+
+    >>> angles = torch.tensor([0.0, 0.1, 1.0, 1.2])  # four classes in the plane
+    >>> graph = build_graph(torch.stack([angles.cos(), angles.sin()], dim=1), n_neighbours=1)
+    >>> graph.neighbours.flatten().tolist()
+    [1, 0, 3, 2]
     """
     *lead, N, D = weights.shape
     _check_classes(N)

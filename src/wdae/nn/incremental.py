@@ -19,10 +19,12 @@ from torch import Tensor
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser, Layer
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph, GraphExtension, build_graph, extend_graph
-from wdae.nn.layers import SLOPE, HiddenUpdate, LastUpdate, fold_batch_norm, part_scales
+from wdae.nn.layers import SLOPE, HiddenUpdate, LastUpdate, fold_batch_norm
+from wdae.nn.parted import part_scales
 
 # Messages are computed in blocks that stay in the cache of a CPU core; on other devices, under the cap.
 _CPU_BLOCK_MB = 2.0
+_ROUND = 64  # numbers of rows are multiples of it
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ class _SplitLinear:
         return F.linear(weights, self.from_weight, self.bias)
 
     def add_rest(self, share: Tensor, rest: Sequence[Tensor]) -> Tensor:
-        """The whole map: the weights' share, and what the other parts contribute."""
+        """The whole map, in place: to the weights' share is added what the other parts contribute."""
         if self.from_rest is None:
             return share
         joined = rest[0] if len(rest) == 1 else torch.cat(list(rest), dim=1)
-        return torch.addmm(share, joined, self.from_rest.T)
+        return share.addmm_(joined, self.from_rest.T)
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ def _join(novel: Tensor, table: Tensor, rows: Tensor) -> Tensor:
     out[: len(novel)] = novel
     torch.index_select(table, 0, rows, out=out[len(novel) :])
     return out
+
+
+def _padded(index: Tensor, others: int) -> Tensor:
+    """An index with its last entry repeated until it and so many others are a round number.
+
+    Matrix products set themselves up anew for every size they have not seen before, which takes as long as
+    hundreds of rows.
+    """
+    P = len(index)
+    more = -(others + P) % _ROUND if P else 0
+    return torch.cat([index, index[-1:].expand(more)])
 
 
 class BaseState:
@@ -133,10 +146,9 @@ class BaseState:
             messages = []
             if state.nodes is not None:
                 assert self.graph is not None
-                messages = [
-                    self._messages(state.nodes, state.nodes, self.graph.neighbours, self.graph.strengths)
-                ]
-            mapped = state.update.add_rest(state.update_share, [*hidden, *messages])
+                nodes = state.nodes.float()
+                messages = [self._messages(nodes, nodes, self.graph.neighbours, self.graph.strengths)]
+            mapped = state.update.add_rest(state.update_share.clone(), [*hidden, *messages])
             if isinstance(layer.update, LastUpdate):
                 return layer.update.activate(self.base, mapped.float())
             hidden.append(_activate(mapped).to(self.dtype))
@@ -158,7 +170,8 @@ class BaseState:
         folded = [gain[:, None] * b for b in linear.blocks(scales)]
         message = _SplitLinear.of(folded, linear.bias * gain + shift, self.dtype)
         share = message.share(weights)
-        return _LayerState(update, update.share(weights), message, share, message.add_rest(share, hidden))
+        nodes = message.add_rest(share.clone(), hidden)
+        return _LayerState(update, update.share(weights), message, share, nodes)
 
     @torch.no_grad()
     def refine(self, novel: Tensor, with_base: bool = True) -> Refined:
@@ -172,9 +185,12 @@ class BaseState:
         flat = novel.reshape(E * n, D)
         weights = flat.to(self.dtype)
         episode = node = torch.zeros(0, dtype=torch.int64, device=novel.device)
+        P = 0  # base classes to recompute
         if self.graph is not None:
             extension = extend_graph(self.graph, self.base, novel, self.n_neighbours)
             episode, node = self._affected(extension, with_base).nonzero(as_tuple=True)  # [P]
+            P = len(node)
+            episode, node = (_padded(x, E * n) for x in (episode, node))
             lists = extension.lists(episode, node)
             strengths = torch.cat([extension.novel.strengths.flatten(0, 1), lists.strengths])  # [M, J]
             # Rows of a layer's nodes: base classes alone, then the active ones: novel, affected base.
@@ -196,16 +212,17 @@ class BaseState:
             if state.message is not None:
                 assert state.nodes is not None and state.message_share is not None
                 own = _join(state.message.share(weights), state.message_share, node)
-                own = state.message.add_rest(own, hidden)
-                nodes = torch.cat([state.nodes, own])
-                rest.append(self._messages(nodes, own[:wanted], senders[:wanted], strengths[:wanted]))
+                nodes = torch.cat([state.nodes, state.message.add_rest(own, hidden)]).float()
+                rest.append(self._messages(nodes, nodes[N:][:wanted], senders[:wanted], strengths[:wanted]))
             touched = node[: wanted - E * n]
             mapped = state.update.add_rest(
                 _join(state.update.share(weights), state.update_share, touched), rest
             )
             if isinstance(layer.update, LastUpdate):
                 out = layer.update.activate(_join(flat, self.base, touched), mapped.float())
-                return Refined(out[: E * n].view(E, n, D), episode[: len(touched)], touched, out[E * n :])
+                found = min(P, len(touched))
+                base = out[E * n : E * n + found]
+                return Refined(out[: E * n].view(E, n, D), episode[:found], node[:found], base)
             hidden.append(_activate(mapped).to(self.dtype))
         raise AssertionError("a denoiser ends in a LastUpdate")
 
@@ -239,7 +256,6 @@ class BaseState:
         """
         M, J = senders.shape
         H = nodes.shape[1]
-        nodes, own = nodes.float(), own.float()
         cap = min(self.memory_mb, _CPU_BLOCK_MB) if nodes.device.type == "cpu" else self.memory_mb
         block = max(1, min(M, int(cap * 2**20 / (J * H * nodes.element_size()))))
         buffer = nodes.new_empty(block * J, H)

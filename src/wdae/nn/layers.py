@@ -1,9 +1,6 @@
-"""The building blocks of the denoiser: a linear map of parts, pairwise messages, node updates.
+"""The building blocks of the denoiser: pairwise messages, node updates.
 
-A node's state at layer l is the concatenation ``h = [w̃; u_1; ...; u_l]``, rescaled to unit length
-(:func:`part_scales`). It is kept as its parts: a linear map of a concatenation is the sum of the maps of
-the parts, the input part w̃ needs no gradient, and at test time the share of base classes, the same in
-every episode, is computed once.
+A node's state is given as its parts, ``[w̃; u_1; ...; u_l]`` (see :mod:`wdae.nn.parted`).
 """
 
 from __future__ import annotations
@@ -15,32 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wdae.cores import in_pieces
 from wdae.nn.cosine import unit, vector_length
 from wdae.nn.edge_norm import edge_norm
-from wdae.nn.kept import kept_messages, sample_kept
+from wdae.nn.kept import kept_messages, sample_groups, sample_kept
+from wdae.nn.parted import PartedLinear, part_scales
 
 SLOPE = 0.01  # of every LeakyReLU
 # With so few components kept, computing just those beats computing all and masking (on a CPU).
 SPARSE_DROPOUT = 0.8
-
-
-def autocast_dtype(x: Tensor) -> torch.dtype:
-    """The dtype products of ``x`` are computed in just now: autocast's, or its own."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype
-
-
-def part_scales(n_parts: int) -> list[float]:
-    """Factors of ``[w̃; u_1; ...; u_l]`` after l concatenations, each divided by √2 [code].
-
-    >>> part_scales(1)
-    [1.0]
-    >>> [round(s**2, 3) for s in part_scales(3)]
-    [0.25, 0.25, 0.5]
-    """
-    depth = n_parts - 1
-    return [2.0 ** (-depth / 2)] + [2.0 ** (-(depth - k + 1) / 2) for k in range(1, n_parts)]
 
 
 def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
@@ -62,41 +42,6 @@ def fold_batch_norm(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     assert norm.running_mean is not None and norm.running_var is not None
     gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
     return gain, norm.bias - norm.running_mean * gain
-
-
-class PartedLinear(nn.Linear):
-    """A linear map of a concatenation of parts, computed part by part.
-
-    Args:
-        sizes: width of each part.
-        out_features: width of the output.
-    """
-
-    def __init__(self, sizes: Sequence[int], out_features: int, bias: bool = True) -> None:
-        super().__init__(sum(sizes), out_features, bias=bias)
-        self.sizes = tuple(sizes)
-
-    def blocks(self, scales: Sequence[float]) -> list[Tensor]:
-        """The weight's column blocks, one a part, times each part's scale."""
-        return [
-            block if scale == 1.0 else block * scale
-            for block, scale in zip(self.weight.split(self.sizes, dim=1), scales, strict=True)
-        ]
-
-    def apply_parts(self, parts: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
-        """Map the concatenation of ``scale · part`` over all parts: ``[..., size_k] → [..., out]``."""
-        # cast whole, once, under autocast: casting block by block costs more, there and back
-        blocks = self.weight.to(autocast_dtype(self.weight)).split(self.sizes, dim=1)
-        shape = parts[0].shape[:-1]
-        flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-        # addmm takes scale and sum along with the product, which spares passes over weights and outputs
-        if self.bias is not None:
-            out = torch.addmm(self.bias, flat[0], blocks[0].T, alpha=scales[0])
-        else:
-            out = (flat[0] if scales[0] == 1.0 else scales[0] * flat[0]) @ blocks[0].T
-        for part, block, scale in zip(flat[1:], blocks[1:], scales[1:], strict=True):
-            out = torch.addmm(out, part, block.T, alpha=scale)
-        return out.view(*shape, self.out_features)
 
 
 class PairwiseMessage(nn.Module):
@@ -167,15 +112,12 @@ class PairwiseMessage(nn.Module):
         """``Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))``; dropout scales by a positive factor, so it commutes."""
         E, N, J = neighbours.shape
         H = nodes.shape[-1]
+        p = self.dropout if self.training else 0.0
+        if p >= SPARSE_DROPOUT and in_pieces(nodes):
+            kept = sample_groups(E, N * J * H, p, generator)
+            return kept_messages(nodes, strengths, neighbours, kept, p, SLOPE)
         offsets = N * torch.arange(E, device=neighbours.device)
         rows = neighbours + offsets[:, None, None]  # [E, N, J] into [E·N]
-        p = self.dropout if self.training else 0.0
-        if p >= SPARSE_DROPOUT and nodes.device.type == "cpu":
-            kept = sample_kept(E * N * J * H, p, generator)
-            flat = kept_messages(
-                nodes.reshape(-1, H), strengths.reshape(-1, J), rows.reshape(-1, J), kept, p, SLOPE
-            )
-            return flat.reshape(E, N, H)
         sent = nodes.reshape(-1, H)[rows]  # [E, N, J, H]
         messages = dropout(F.leaky_relu(nodes.unsqueeze(2) + sent, SLOPE), p, generator)
         return (strengths.unsqueeze(-1).to(messages.dtype) * messages).sum(2)
@@ -194,7 +136,7 @@ class HiddenUpdate(nn.Module):
         self, parts: Sequence[Tensor], message: Tensor | None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Shapes: parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP) → ``[E, N, H]``."""
-        mapped = apply_with_message(self.linear, parts, message)
+        mapped = self.linear.apply_state(parts, message)
         normed = self.norm(mapped.flatten(0, -2)).view_as(mapped)
         return unit(F.leaky_relu(dropout(normed, self.dropout if self.training else 0.0, generator), SLOPE))
 
@@ -208,20 +150,12 @@ class LastUpdate(nn.Module):
 
     def forward(self, weights: Tensor, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
         """Shapes: weights w̃ ``[E, N, D]``, parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP)."""
-        return self.activate(weights, apply_with_message(self.linear, parts, message))
+        return self.activate(weights, self.linear.apply_state(parts, message))
 
     def activate(self, weights: Tensor, mapped: Tensor) -> Tensor:
         """From ``w̃`` and ``C [h; m] + c`` to ``r``."""
         delta, gate = mapped.chunk(2, dim=-1)
         return torch.addcmul(weights, torch.sigmoid(gate) / vector_length(delta).unsqueeze(-1), delta)
-
-
-def apply_with_message(linear: PartedLinear, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
-    """``linear [h; m]``: the state's parts rescaled, the message as it is; ``linear h`` without one."""
-    scales = part_scales(len(parts))
-    if message is None:
-        return linear.apply_parts(parts, scales)
-    return linear.apply_parts([*parts, message], [*scales, 1.0])
 
 
 def init_linear(linear: nn.Linear, generator: torch.Generator | None) -> None:

@@ -12,7 +12,13 @@ from wdae.nn.cosine import vector_length
 
 @dataclass(frozen=True)
 class Losses:
-    """Both terms of eq. 6, unweighted, and the scores they came from."""
+    """Both terms of eq. 6, unweighted, and the scores they came from.
+
+    >>> import torch
+    >>> losses = Losses(torch.tensor(0.5), torch.tensor(1.0), torch.zeros(1, 2, 3))
+    >>> float(losses.reconstruction + losses.classification)
+    1.5
+    """
 
     reconstruction: Tensor
     classification: Tensor
@@ -30,6 +36,12 @@ def stage2_losses(
         queries: features ``[E, Q, D]``.
         labels: class of each query ``[E, Q]``, ``0..N-1``.
         scale: γ.
+
+    >>> import torch
+    >>> weights = torch.eye(3).unsqueeze(0)  # one episode, three classes
+    >>> losses = stage2_losses(weights, weights, weights, torch.tensor([[0, 1, 2]]), scale=10.0)
+    >>> float(losses.reconstruction), losses.scores.argmax(-1).tolist()
+    (0.0, [[0, 1, 2]])
     """
     # Lengths are divided out of products: no normalised copies of weights, targets or queries are made.
     length = vector_length(weights)  # [E, N]

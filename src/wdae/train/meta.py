@@ -54,7 +54,16 @@ class FitOptions(TypedDict, total=False):
 
 
 def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Learner:
-    """Train a denoiser on a bank's base classes; the options are those of :func:`fit`."""
+    """Train a denoiser on a bank's base classes; the options are those of :func:`fit`.
+
+    >>> from wdae import synthetic_bank
+    >>> from wdae.train.meta_config import DenoiserConfig
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> short = TrainingConfig(steps=3, n_fake=4, validation_episodes=20)
+    >>> learner = train(MetaRecipe(denoiser=DenoiserConfig(hidden=4), training=short, device="cpu"), bank)
+    >>> learner.denoiser.dim, learner.training
+    (8, False)
+    """
     learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
     shot = min(recipe.training.shots)
     return fit(learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options)
