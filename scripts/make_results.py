@@ -62,6 +62,15 @@ def reproduction_section(record: dict[str, Any], notes: str) -> list[str]:
     """The tables of a reproduction as they stand in its run folder, and its plots."""
     page = markdown(record, heading=2).splitlines()
     out = [*page[:2], *([notes, ""] if notes else []), *page[2:], ""]
+    for path in sorted((RESULTS / "elsewhere").glob(f"{record['name']}-*.json")):
+        other = read_json(path)  # the same command on another machine: its time, and all its rows in the file
+        where, rows = other["environment"]["gpu"] or other["environment"]["cpu"], set()
+        for table in other["tables"]:
+            rows |= {(table["role"], line["row"]) for line in table["rows"]}
+        out += [
+            f"{where}: {len(rows)} rows in {other['seconds'] / 60:.1f} minutes (`results/elsewhere`).",
+            "",
+        ]
     for name in plots(record):
         caption = CAPTIONS.get(name.removeprefix(f"{record['name']}-"), name)
         out += [f"![{caption}](images/{name}.png)", "", f"*{caption}.*", ""]
@@ -183,7 +192,7 @@ def write() -> Path:
         "episode, over the initial estimate.",
         "",
     ]
-    out += stage1_results.section()
+    out += stage1_results.section(RESULTS / "stage1", IMAGES)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
         beside = path.with_suffix(".md")

@@ -21,7 +21,7 @@ from wdae.evaluation.table import ResultTable
 from wdae.storage import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
-RECORDS, IMAGES = ROOT / "results" / "stage1", ROOT / "docs" / "images"
+RECORDS = ROOT / "results" / "stage1"
 CURVE = ("step", "epoch", "rate", "loss", "class_loss", "turn_loss", "accuracy", "turn_accuracy")
 WATCHED = ("step", "epoch", "val_1shot", "val_5shot", "base_accuracy", "scale")
 METRICS = ("novel", "base", "all")
@@ -76,9 +76,9 @@ def _accuracies(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def section() -> list[str]:
+def section(folder: Path, images: Path) -> list[str]:
     """The page's part on stage 1: a table of the models, their recipes' main points, and the curves."""
-    records = [read_json(path) for path in sorted(RECORDS.glob("*.json"))]
+    records = [read_json(path) for path in sorted(folder.glob("*.json"))]
     if not records:
         return []
     out = ["## Stage 1 on MiniImageNet", ""]
@@ -109,10 +109,10 @@ def section() -> list[str]:
             f"{figures['val_1shot']:.2f} / {figures['val_5shot']:.2f}"
             + (f"; held-out base images {figures['base_accuracy']:.2f}" if "base_accuracy" in figures else "")
             + (f"; {speed:,.0f} images/s, {record['tflops']:.0f} TFLOP/s" if speed else "")
-            + f". {record['environment'].get('gpu')}, torch {record['environment'].get('torch')}."
+            + (f". {where['gpu']}, torch {where['torch']}." if (where := record["environment"]) else ".")
         )
     out.append("")
-    picture = IMAGES / "stage1-curves.png"
+    picture = images / "stage1-curves.png"
     _draw(records, picture)
     if picture.exists():
         out += [f"![Curves of stage 1](images/{picture.name})", ""]

@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.evaluation.protocol import all_way, few_way
+from wdae.evaluation.protocol import Told, all_way, few_way
+from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method
 from wdae.progress import progress
 from wdae.train.meta_config import EvaluationConfig
+
+
+def measure(
+    method: Method,
+    bank: FeatureBank,
+    n_shot: int,
+    protocol: Literal["few-way", "all-way"],
+    *,
+    n_way: int,
+    n_query: int,
+    n_episodes: int,
+    seed: int,
+    device: torch.device | str,
+    told: Told | None = None,
+    base_queries: Collection[str] | None = None,
+) -> Result:
+    """One method at one number of shots, by either protocol; all-way has no ``n_way`` and ``n_query``."""
+    if protocol == "few-way":
+        return few_way(
+            method,
+            bank,
+            n_shot,
+            n_way=n_way,
+            n_query=n_query,
+            n_episodes=n_episodes,
+            seed=seed,
+            device=device,
+            told=told,
+        )
+    return all_way(
+        method,
+        bank,
+        n_shot,
+        n_episodes=n_episodes,
+        seed=seed,
+        base_queries=base_queries,
+        device=device,
+        told=told,
+    )
 
 
 def compare(
@@ -37,27 +78,17 @@ def compare(
     with progress(total, "evaluating") as bar:
         for n_shot in config.shots:
             for method in methods:
-                if config.protocol == "few-way":
-                    result = few_way(
-                        method,
-                        bank,
-                        n_shot,
-                        n_way=config.ways,
-                        n_query=config.queries,
-                        n_episodes=config.episodes,
-                        seed=seed,
-                        device=device,
-                        told=bar.update,
-                    )
-                else:
-                    result = all_way(
-                        method,
-                        bank,
-                        n_shot,
-                        n_episodes=config.episodes,
-                        seed=seed,
-                        device=device,
-                        told=bar.update,
-                    )
+                result = measure(
+                    method,
+                    bank,
+                    n_shot,
+                    config.protocol,
+                    n_way=config.ways,
+                    n_query=config.queries,
+                    n_episodes=config.episodes,
+                    seed=seed,
+                    device=device,
+                    told=bar.update,
+                )
                 results.append(result)
     return ResultTable(tuple(results))

@@ -13,7 +13,7 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.device import pick_device, pick_dtype
 from wdae.errors import RunError
-from wdae.evaluation.protocol import all_way, few_way
+from wdae.evaluation.compare import measure
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, make
@@ -121,29 +121,19 @@ def _measure(folder: Path, plan: RowPlan, method: Method, bank: FeatureBank, dev
     options = plan.options
     with progress(sum(todo.values()), f"measuring {plan.row.name} ({plan.role})") as bar:
         for n_shot, n_episodes in todo.items():
-            if plan.benchmark.protocol == "few-way":
-                result = few_way(
-                    method,
-                    bank,
-                    n_shot,
-                    n_way=options.ways,
-                    n_query=options.queries,
-                    n_episodes=n_episodes,
-                    seed=plan.seed,
-                    device=device,
-                    told=bar.update,
-                )
-            else:
-                result = all_way(
-                    method,
-                    bank,
-                    n_shot,
-                    n_episodes=n_episodes,
-                    seed=plan.seed,
-                    base_queries=plan.base_queries,
-                    device=device,
-                    told=bar.update,
-                )
+            result = measure(
+                method,
+                bank,
+                n_shot,
+                plan.benchmark.protocol,
+                n_way=options.ways,
+                n_query=options.queries,
+                n_episodes=n_episodes,
+                seed=plan.seed,
+                device=device,
+                told=bar.update,
+                base_queries=plan.base_queries,
+            )
             result.save(folder / "results")
     if plan.row.curves and plan.benchmark.protocol == "few-way":
         for n_shot in plan.shots:
