@@ -75,6 +75,8 @@ def embed(model: Path, bank: FeatureBank, out: Path, recipe: LearnConfig, episod
     """Write the backbone to the folder ``out``, the ready model to ``out/ready``, and the model card."""
     if bank.info.get("flip_average"):
         raise ModelError("the bank's features are means over mirror images; extract without --flip_average")
+    if len(bank.info.get("sizes") or ()) > 1:
+        raise ModelError("the bank's features are means over several sizes; extract with one")
     if bank.info.get("model_sha256") not in (None, sha256(model / WEIGHTS)):
         raise ModelError(f"the bank was extracted with another model than {model}")
     names = readable_names()

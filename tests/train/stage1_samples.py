@@ -10,6 +10,9 @@ import torch
 from PIL import Image
 
 from wdae.config import load
+from wdae.train.extract_config import ExtractConfig
+from wdae.train.model_file import save_model
+from wdae.train.recogniser import build_recogniser
 from wdae.train.stage1_config import Stage1Config
 from wdae.train.stage1_data import Stage1Data
 from wdae.train.validation import Labelled
@@ -59,3 +62,16 @@ def drawn_folder(root: Path, per_class: int = 8) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(folder / f"{number}.png")
     return root
+
+
+def extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:
+    """How to extract features of drawn pictures with an untrained model, both made where they are missing."""
+    folder, model = tmp_path / "pictures", tmp_path / "model"
+    if not folder.exists():
+        drawn_folder(folder)
+        card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": {"image_size": 16}}
+        card |= {"class_names": ["base-0", "base-1", "base-2"], "image_size": 16, "recipe": {}, "figures": {}}
+        card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+        save_model(model, build_recogniser("conv4-64", {"image_size": 16}, 3, seed=3), card)
+    values: dict[str, Any] = {"data": folder, "model": model, "cache_dir": tmp_path / "cache", "chunk": 32}
+    return ExtractConfig(**(values | {"precision": "float32", "batch": 7} | changes))

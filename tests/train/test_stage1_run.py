@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from stage1_samples import drawn_data, drawn_folder, recipe
+from stage1_samples import drawn_data, drawn_folder, extraction, recipe
 
 from wdae.bank import FeatureBank, Part
 from wdae.cli.main import main
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
 from wdae.run import Run
 from wdae.storage import load_tensors
-from wdae.train.base import LAST, train_stage1
+from wdae.train.averaging import refresh_statistics
+from wdae.train.base import BEST, LAST, train_stage1
 from wdae.train.checkpoint import load_checkpoint
 from wdae.train.distributed import Team
 from wdae.train.extract import extract
-from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import load_model, save_model
 from wdae.train.recogniser import build_recogniser
 from wdae.train.session import pretrain_session
@@ -60,6 +60,28 @@ def test_it_learns_and_says_so(tmp_path: Path) -> None:
     assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
     assert sum("val_score" in row for row in rows) == 6
     assert outcome.images_per_s > 0
+
+
+def test_small_crops_train_a_model_for_whole_pictures(tmp_path: Path) -> None:
+    for crop, seen in (("resized", 16), ("pad", 12)):
+        config = recipe(epochs=1, augment__size=12, augment__crop=crop)
+        run = Run.create(tmp_path / crop, config)
+        outcome = train_stage1(config, drawn_data(), run, ALONE)
+        assert outcome.model is not None
+        assert load_model(outcome.model).card["image_size"] == seen
+
+
+def test_the_best_average_has_statistics_of_its_own(tmp_path: Path) -> None:
+    config = recipe(**EVERYTHING)
+    run = Run.create(tmp_path / "run", config)
+    train_stage1(config, data := drawn_data(), run, ALONE)
+    best = load_checkpoint(run.path / BEST)
+    model = build_recogniser(config.backbone, config.backbone_options, 4, seed=0, tells_turns=True)
+    model.load_state_dict(best.tensors)
+    batches = data.batches(config, ALONE)
+    refresh_statistics(model, (batches.at(best.state["step"] + i).images for i in range(2)))
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, best.tensors[name], atol=1e-6), name
 
 
 @pytest.mark.parametrize("changes", [{}, EVERYTHING], ids=["plain", "everything"])
@@ -239,18 +261,6 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
     assert "val_5shot" in outcome.figures
 
 
-def _extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:
-    folder, model = tmp_path / "pictures", tmp_path / "model"
-    if not folder.exists():
-        drawn_folder(folder)
-        card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": {"image_size": 16}}
-        card |= {"class_names": ["base-0", "base-1", "base-2"], "image_size": 16, "recipe": {}, "figures": {}}
-        card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
-        save_model(model, build_recogniser("conv4-64", {"image_size": 16}, 3, seed=3), card)
-    values: dict[str, Any] = {"data": folder, "model": model, "cache_dir": tmp_path / "cache", "chunk": 32}
-    return ExtractConfig(**(values | {"precision": "float32", "batch": 7} | changes))
-
-
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wdae.train import extract as module
 
@@ -264,7 +274,7 @@ def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mon
         return real(backbone, chunk, *args, **options)
 
     monkeypatch.setattr(module, "embed", counted)
-    config, out = _extraction(tmp_path), tmp_path / "bank"
+    config, out = extraction(tmp_path), tmp_path / "bank"
     with pytest.raises(KeyboardInterrupt):
         extract(config, out, ALONE)
     assert not out.exists()
@@ -274,12 +284,12 @@ def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mon
     made[:] = []
     with pytest.raises(KeyboardInterrupt):
         extract(config, tmp_path / "b2", ALONE)
-    extract(_extraction(tmp_path, flip_average=True), tmp_path / "b2", ALONE)
+    extract(extraction(tmp_path, flip_average=True), tmp_path / "b2", ALONE)
     assert made == [32, 32, 32, 32, 16]
     with pytest.raises(StorageError, match="exists already"):
         extract(config, out, ALONE)
     # Streamed without a cache, the features are the same.
-    extract(_extraction(tmp_path, stream=True), tmp_path / "streamed", ALONE)
+    extract(extraction(tmp_path, stream=True), tmp_path / "streamed", ALONE)
     one, two = (FeatureBank.open(path) for path in (out, tmp_path / "streamed"))
     assert torch.equal(one.labels, two.labels)
     assert torch.allclose(one.features, two.features, atol=1e-5)
@@ -289,6 +299,6 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     config = recipe(epochs=1, backbone="conv4-64", backbone_options={"image_size": 16})
     outcome = train_stage1(config, drawn_data(), Run.create(tmp_path / "run", config), ALONE)
     with pytest.raises(ModelError, match="trained on 4 base classes, the data set has 3"):
-        extract(_extraction(tmp_path, model=outcome.model), tmp_path / "bank", ALONE)
+        extract(extraction(tmp_path, model=outcome.model), tmp_path / "bank", ALONE)
     with pytest.raises(ValueError, match="either 'model' or 'backbone'"):
-        _extraction(tmp_path, model=None)
+        extraction(tmp_path, model=None)

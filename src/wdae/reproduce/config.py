@@ -49,6 +49,8 @@ class ReproduceRecipe(Config):
     """Another recipe of stage 1: a file, or the name of one of the benchmark's."""
     flip_average: bool = False
     """Extract means over each picture and its mirror image (the paper does not)."""
+    sizes: tuple[int, ...] = ()
+    """Extract means over each picture at these sides (the paper: one, the model's own, as by default)."""
     reading: Literal["names", "positions"] = "names"
     """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
     allow_missing: bool = False

@@ -77,8 +77,9 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
     made = {k: v for k, v in bank["seconds"].items() if v}
     if made:
         text += "; " + ", ".join(f"{name} {value:,.0f} s" for name, value in made.items())
-    text += f"): {bank['backbone'] or 'backbone not named'}, {bank['dim']} dimensions"
-    text += ", means over a picture and its mirror image." if bank["flip_average"] else "."
+    text += f"): {bank['backbone'] or 'backbone not named'}"
+    text += " side by side" if bank.get("joined", 1) > 1 else ""
+    text += f", {bank['dim']} dimensions{_views(bank)}."
     held_out = bank["images"]["base-held-out"]
     if table["role"] == "whole" and held_out and record["protocol"] == "few-way":
         text += f" This bank holds {held_out:,} base pictures out, which the paper's model learned from."
@@ -92,6 +93,19 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
     if balanced and "all" in table["metrics"]:
         text += f" Novel scores are balanced against base scores, on other classes: {', '.join(balanced)}."
     return [text]
+
+
+def _views(bank: Mapping[str, Any]) -> str:
+    """What a feature is the mean of."""
+    sizes, text = bank.get("sizes") or [], ""
+    if bank["flip_average"]:
+        text = ", means over a picture and its mirror image"
+    if sizes == "differing":
+        return f"{text or ','} at sides that differ by backbone"
+    if len(sizes) > 1:
+        text = text or ", means over a picture"
+        text += f" at {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} px"
+    return text
 
 
 def cells(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

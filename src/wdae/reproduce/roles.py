@@ -40,13 +40,16 @@ class RoleBank:
 
     def describe(self) -> dict[str, Any]:
         """For the results file: provenance without paths."""
-        info = self.bank.info
+        members = self.bank.info.get("joined") or [self.bank.info]
+        info, sizes = members[0], {tuple(member.get("sizes") or ()) for member in members}
         recipe = info.get("recipe") or {}
         return {
             "origin": self.origin,
             "source": info.get("source"),
-            "backbone": info.get("backbone"),
-            "flip_average": info.get("flip_average"),
+            "backbone": ", ".join(member.get("backbone") or "unnamed" for member in members),
+            "joined": len(members),
+            "flip_average": all(member.get("flip_average") for member in members),
+            "sizes": list(sizes.pop()) if len(sizes) == 1 else "differing",
             "held_out_per_class": (recipe.get("data") or {}).get("held_out"),
             "stage1_epochs": recipe.get("epochs"),
             "images": {part.value: sum(self.bank.counts(part)) for part in Part},
@@ -110,7 +113,9 @@ def _made_from(
     benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, model: Path | None
 ) -> dict[str, Any]:
     """What a role's features depend on beside the pictures."""
-    kept = {"flip_average": recipe.flip_average, "reading": recipe.reading}
+    kept: dict[str, Any] = {"flip_average": recipe.flip_average, "reading": recipe.reading}
+    if recipe.sizes:
+        kept["sizes"] = list(recipe.sizes)
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
     config = stage1_config(benchmark, recipe, role)
@@ -177,6 +182,7 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
         layout=benchmark.name,
         model=model,
         flip_average=recipe.flip_average,
+        sizes=recipe.sizes,
         allow_missing=recipe.allow_missing,
         stream=trained.get("stream", False),
     )

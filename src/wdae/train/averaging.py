@@ -17,7 +17,7 @@ class Average:
     """A copy of a model that follows its weights slowly.
 
     Floating-point buffers (BatchNorm's statistics) are averaged like weights; :func:`refresh_statistics`
-    takes them anew when training ends.
+    takes them anew before each validation.
     """
 
     def __init__(self, model: Recogniser, config: AveragingConfig, total_steps: int) -> None:

@@ -116,8 +116,10 @@ def train_stage1(
             stopped = stopped or (team.size == 1 and interrupted())
             if epoch_ends:
                 meter.end_epoch()
-                if epoch % config.validation.every == 0 and state.step < total and main:
-                    _watch(state.kept, state, config, data, run, device)
+                if epoch % config.validation.every == 0 and state.step < total:
+                    _refresh(state, config, batches)
+                    if main:
+                        _watch(state, config, data, run, device)
                     meter.pause_over()
             if main and (stopped or (epoch_ends and epoch % config.checkpoint_every == 0)):
                 state.save(run.path / LAST)
@@ -139,20 +141,18 @@ def _finish(
     meter: Meter,
     model_dtype: Literal["float32", "float16"],
 ) -> Outcome:
-    """Settle BatchNorm's statistics of an average, validate once more, and write the model to keep."""
-    if team.is_main:
-        state.save(run.path / LAST)
-    kept = state.kept
-    if kept is not state.model and config.averaging is not None and config.averaging.refresh_batches:
-        steps = range(state.total_steps, state.total_steps + config.averaging.refresh_batches)
-        refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
+    """Validate once more, and write the model to keep."""
     figures: dict[str, float] = {}
     if team.is_main:
-        figures = _watch(kept, state, config, data, run, team.device)
+        state.save(run.path / LAST)
+    _refresh(state, config, batches)
+    if team.is_main:
+        kept = state.kept
+        figures = _watch(state, config, data, run, team.device)
         if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
             kept.load_state_dict(load_checkpoint(run.path / BEST).tensors)
             figures = state.best
-        card = _card(config, data, figures, batches.side)
+        card = _card(config, data, figures, config.augment.cut or batches.whole)
         save_model(run.path / MODEL, kept, card, model_dtype)
         run.log(
             step=state.step, kept=figures, epoch_images_per_s=meter.images_per_s, epoch_tflops=meter.tflops
@@ -161,15 +161,23 @@ def _finish(
     return _outcome(state, figures, meter, run.path / MODEL)
 
 
+def _refresh(state: Stage1State, config: Stage1Config, batches: Batches) -> None:
+    """Take BatchNorm's statistics of the average anew, in every process alike.
+
+    Those it gathered belong to other weights, and to mixed pictures where pictures are mixed.
+    """
+    kept, averaging = state.kept, config.averaging
+    if kept is not state.model and averaging is not None:
+        steps = range(state.step, state.step + averaging.refresh_batches)
+        if steps:
+            refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
+
+
 def _watch(
-    model: Recogniser,
-    state: Stage1State,
-    config: Stage1Config,
-    data: Stage1Data,
-    run: Run,
-    device: torch.device,
+    state: Stage1State, config: Stage1Config, data: Stage1Data, run: Run, device: torch.device
 ) -> dict[str, float]:
     """Validate, log, and keep the model if it is the best so far."""
+    model = state.kept
     figures = validate(model, config, data.validation, data.held_out, device)
     figures["scale"] = float(model.classifier.scale.detach())
     run.log(step=state.step, epoch=state.step * config.epochs / state.total_steps, **figures)

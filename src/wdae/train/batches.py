@@ -63,7 +63,8 @@ class Batches(ABC):
         self.steps_per_epoch = count // config.batch
         self.copies = 1 if config.rotation is None else {4: 4, 1: 2}[config.rotation.turns]
         self.config = config.augment.build()
-        self.stored, self.side = side, self.config.size or side
+        self.whole = self.stored = side
+        self.side = self.config.size or side
         self._apply = apply_augment
 
     @abstractmethod

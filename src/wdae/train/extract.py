@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from wdae import backbones
 from wdae.bank import FeatureBank, Part
@@ -24,7 +25,7 @@ from wdae.data import ImageSet, pixels
 from wdae.data.augment import AugmentConfig
 from wdae.data.layouts import open_dataset
 from wdae.data.stream import CentralSquare, stream
-from wdae.errors import ModelError, StorageError
+from wdae.errors import DataError, ModelError, StorageError
 from wdae.progress import progress
 from wdae.storage import load_tensors, read_json, save_tensors, write_json
 from wdae.storage import sha256 as file_sha256
@@ -35,7 +36,9 @@ from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.train.stage1_data import parted
 
-Read = Callable[[int, int], tuple[Tensor, np.ndarray[Any, np.dtype[np.int64]]]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+Read = Callable[[int, int, int], tuple[Tensor, Rows]]
+"""Side, start and stop to pictures uint8 ``[n, 3, side, side]`` with their numbers in the set."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +67,39 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     if config.compile:
         for stage in backbone.stages:
             stage.compile(dynamic=False)
-    side = config.size or (model.card["image_size"] if model else backbone.image_size)
+    own = model.card["image_size"] if model else backbone.image_size
+    sides = config.sizes or (config.size or own,)
     images = _images(config, model)
     if model is not None:
         _check_classes(model, images)
-    read, count = _reader(config, images, side)
+    read, count = _reader(config, images, sides)
     work = out.with_name(f"{out.name}.unfinished")
-    _begin(work, _plan(config, images, side, count), team)
-    rate = _run_chunks(config, backbone, _augment(model, side), read, count, work, team)
+    _begin(work, _plan(config, images, sides, count), team)
+    augments = {side: _augment(model, side) for side in sides}
+    rate = _run_chunks(config, backbone, augments, read, count, work, team)
     if team.is_main:
-        _assemble(config, model, images, count, work).save(out, config.dtype)
+        _assemble(config, model, images, sides, count, work).save(out, config.dtype)
         shutil.rmtree(work, ignore_errors=True)
     team.barrier()
-    return Extraction(out, count, rate, rate * backbones.forward_flops(backbone, side) / 1e12)
+    mirrored = 2 if config.flip_average else 1
+    flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
+    return Extraction(out, count, rate, rate * flops / 1e12)
 
 
 def _run_chunks(
     config: ExtractConfig,
     backbone: backbones.Backbone,
-    augment: AugmentConfig,
+    augments: Mapping[int, AugmentConfig],
     read: Read,
     count: int,
     work: Path,
     team: Team,
 ) -> float:
-    """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone."""
+    """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone.
+
+    Args:
+        augments: how pictures of each side are prepared.
+    """
     starts = list(range(0, count, config.chunk))[team.rank :: team.size]
     todo = [start for start in starts if not _chunk(work, start).is_file()]
     seconds, done = 0.0, 0
@@ -96,47 +107,88 @@ def _run_chunks(
     with progress(total, "extracting", "images") as bar:
         for start in todo:
             stop = min(start + config.chunk, count)
-            chunk, rows = read(start, stop)
-            chunk = chunk.to(team.device)
-            _wait(team.device)
-            began = time.monotonic()
-            features = embed(
-                backbone,
-                chunk,
-                augment,
-                device=team.device,
-                batch=config.batch,
-                precision=config.precision,
-                flip_average=config.flip_average,
-                compiled=config.compile,
-            )
-            _wait(team.device)
+            features, rows, took = _embed_chunk(config, backbone, augments, read, start, stop, team.device)
             if start != todo[0] or len(todo) == 1:  # The first chunk warms up.
-                seconds, done = seconds + time.monotonic() - began, done + len(chunk)
+                seconds, done = seconds + took, done + len(rows)
             save_tensors(_chunk(work, start), {"features": features.cpu(), "rows": torch.from_numpy(rows)})
-            bar.update(len(chunk))
+            bar.update(len(rows))
     team.barrier()
     return done / seconds if seconds else 0.0
 
 
-def _reader(config: ExtractConfig, images: ImageSet, side: int) -> tuple[Read, int]:
-    """How to get pictures ``start`` to ``stop`` as uint8 ``[n, 3, S, S]`` with their numbers in the set."""
-    if config.stream:
-        square = CentralSquare(side)
+def _embed_chunk(
+    config: ExtractConfig,
+    backbone: backbones.Backbone,
+    augments: Mapping[int, AugmentConfig],
+    read: Read,
+    start: int,
+    stop: int,
+    device: torch.device,
+) -> tuple[Tensor, Rows, float]:
+    """The pictures' features, their numbers in the set, and the seconds of the embedding alone.
 
-        def streamed(start: int, stop: int) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.int64]]]:
+    One side is as the backbone gives it; of several, the mean of unit-length features.
+    """
+    views: list[tuple[Tensor, Rows]] = []
+    seconds = 0.0
+    for side, augment in augments.items():  # Side after side: cuDNN chooses its algorithms by shape.
+        chunk, rows = read(side, start, stop)
+        chunk = chunk.to(device)
+        _wait(device)
+        began = time.monotonic()
+        features = embed(
+            backbone,
+            chunk,
+            augment,
+            device=device,
+            batch=config.batch,
+            precision=config.precision,
+            flip_average=config.flip_average,
+            compiled=config.compile,
+        )
+        _wait(device)
+        seconds += time.monotonic() - began
+        views.append((features, rows))
+    features, rows = views[0]
+    if len(views) > 1:
+        _same_rows(dict(zip(augments, (others for _, others in views), strict=True)))
+        features = torch.stack([F.normalize(view, dim=1) for view, _ in views]).mean(0)
+    return features, rows, seconds
+
+
+def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tuple[Read, int]:
+    """How to get some of the pictures at one of the sides, and how many pictures there are."""
+    if config.stream:
+
+        def streamed(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
             wanted = np.arange(start, stop, dtype=np.int64)
+            square = CentralSquare(side)
             got = list(stream(images, square, 256, rows=wanted, skip_broken=config.skip_broken))
             return torch.cat([b.images for b in got]), torch.cat([b.rows for b in got]).numpy()
 
         return streamed, len(images)
-    array = pixels(images, side, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
+    arrays = {
+        side: pixels(images, side, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
+        for side in sides
+    }
+    _same_rows({side: array.kept for side, array in arrays.items()})
 
-    def cached(start: int, stop: int) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.int64]]]:
+    def cached(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
         at = np.arange(start, stop, dtype=np.int64)
-        return array.tensor("cpu", at), array.kept[at]
+        return arrays[side].tensor("cpu", at), arrays[side].kept[at]
 
-    return cached, len(array)
+    return cached, len(arrays[sides[0]])
+
+
+def _same_rows(rows: Mapping[int, Rows]) -> None:
+    """Refuse pictures that could be read at one side and not at another: their features would be mixed up."""
+    first, *others = rows
+    for side in others:
+        if odd := np.setxor1d(rows[first], rows[side]).tolist():
+            raise DataError(
+                f"{len(odd)} pictures (the first: number {odd[0]}) could be read at {first} or {side} pixels,"
+                " not at both; the files changed meanwhile, or their disk is failing: try again"
+            )
 
 
 def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
@@ -177,7 +229,7 @@ def _check_classes(model: Stage1Model, images: ImageSet) -> None:
         )
 
 
-def _plan(config: ExtractConfig, images: ImageSet, side: int, count: int) -> dict[str, Any]:
+def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
     """What the chunks on disk depend on: chunks of another plan are thrown away."""
     weights = file_sha256(config.model / WEIGHTS) if config.model is not None else ""
     kept = {"backbone", "backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
@@ -185,7 +237,7 @@ def _plan(config: ExtractConfig, images: ImageSet, side: int, count: int) -> dic
         **config.model_dump(mode="json", include=kept),
         "weights": weights,
         "pictures": images.source.stamp(),
-        "side": side,
+        "sides": list(sides),
         "count": count,
     }
 
@@ -201,7 +253,12 @@ def _begin(work: Path, plan: dict[str, Any], team: Team) -> None:
 
 
 def _assemble(
-    config: ExtractConfig, model: Stage1Model | None, images: ImageSet, count: int, work: Path
+    config: ExtractConfig,
+    model: Stage1Model | None,
+    images: ImageSet,
+    sides: Sequence[int],
+    count: int,
+    work: Path,
 ) -> FeatureBank:
     chunks = [load_tensors(_chunk(work, start)) for start in range(0, count, config.chunk)]
     features = torch.cat([chunk["features"] for chunk in chunks])
@@ -210,6 +267,7 @@ def _assemble(
         "source": images.name,
         "backbone": model.card["backbone"] if model else config.backbone,
         "flip_average": config.flip_average,
+        "sizes": list(sides),
         "precision": config.precision,
     }
     if model is not None:

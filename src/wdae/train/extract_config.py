@@ -27,6 +27,9 @@ class ExtractConfig(Config):
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)
     """Side of the pictures; the model's own by default."""
+    sizes: tuple[int, ...] = ()
+    """Sides at which each picture is seen; its features are the mean over them, each of unit length
+    (``size`` alone by default)."""
     held_out: int | None = Field(default=None, ge=0)
     """Images of each base class marked as held out; as in the model's training by default."""
     seed: int | None = Field(default=None, ge=0)
@@ -56,4 +59,14 @@ class ExtractConfig(Config):
     def _one_source(self) -> Self:
         if (self.model is None) == (self.backbone is None):
             raise ValueError("give either 'model' or 'backbone'")
+        return self
+
+    @model_validator(mode="after")
+    def _sides(self) -> Self:
+        if self.sizes and self.size is not None:
+            raise ValueError("give either 'size' or 'sizes'")
+        if small := [size for size in self.sizes if size < 8]:
+            raise ValueError(f"'sizes' must be at least 8 each, got {small[0]}")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise ValueError(f"'sizes' must differ, got {', '.join(map(str, self.sizes))}")
         return self

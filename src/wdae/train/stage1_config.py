@@ -47,7 +47,8 @@ class VariationConfig(Config):
     """
 
     size: int | None = Field(default=None, ge=1)
-    """Side of the square that comes out; that of the pictures by default."""
+    """Side of the square that comes out; that of the pictures by default. Smaller than the pictures, with
+    ``resized`` crops, it trains faster, and validation and extraction still see whole pictures."""
     crop: Literal["pad", "resized", "none"] = "pad"
     """``pad`` and cut a square, ``resized`` (random area and aspect), or ``none``."""
     padding: int = Field(default=8, ge=0)
@@ -72,6 +73,14 @@ class VariationConfig(Config):
     """Mean of the normalisation, by channel."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     """Standard deviation of the normalisation, by channel."""
+
+    @property
+    def cut(self) -> int | None:
+        """Side of the central square that evaluation sees; None: whole pictures.
+
+        Resized crops come from whole pictures, so whole ones are seen whatever the side of the crops.
+        """
+        return None if self.crop == "resized" else self.size
 
     def build(self) -> AugmentConfig:
         """The same for :mod:`wdae.data.augment`."""
@@ -144,7 +153,7 @@ class AveragingConfig(Config):
     every: int = Field(default=1, ge=1)
     """Steps between two updates of the average."""
     refresh_batches: int = Field(default=200, ge=0)
-    """Batches over which BatchNorm's statistics are taken anew for the average at the end."""
+    """Batches over which BatchNorm's statistics of the average are taken anew before each validation."""
 
 
 class DistillationConfig(Config):
