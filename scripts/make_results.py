@@ -2,14 +2,16 @@
 
     python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
     python scripts/make_results.py collect mini-imagenet runs/wdae-gnn runs/wdae-mlp
+    python scripts/make_results.py renew mini-imagenet runs/wdae-gnn
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
 and title where it is a second one of a benchmark; ``collect`` reads result files of single runs with
 per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
-``results/NAME.json``. ``write`` turns those, the records of stage 1 (``stage1_results.py``) and those of the
-benchmarks into the page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put
-before its tables: words, no figures. No figure on the page is typed by hand.
+``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone.
+``write`` turns those, the records of stage 1 (``stage1_results.py``) and those of the benchmarks into the
+page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put before its tables:
+words, no figures. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
@@ -89,10 +91,13 @@ def plots(record: dict[str, Any]) -> list[str]:
     return sorted(path.stem for path in IMAGES.glob(f"{record['name']}-*.png"))
 
 
-def collect(name: str, runs: list[Path]) -> Path:
-    """Keep the figures of several runs on the same episodes in one file."""
+def collect(name: str, runs: list[Path], *, renew: bool = False) -> Path:
+    """Keep the figures of several runs on the same episodes in one file, or put them in place of others."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     records = []
+    if renew:
+        before = read_json(RESULTS / f"{name}.json")
+        rows, records = {(row["method"], row["n_shot"]): row for row in before["rows"]}, before["runs"]
     for path in runs:
         table = ResultTable.load(Run.open(path).results)
         for result in table:
@@ -182,6 +187,41 @@ def _short(value: Any) -> str:
     return str(value)
 
 
+def at_a_glance(records: list[dict[str, Any]]) -> list[str]:
+    """The main rows of every reproduction on few-way episodes, beside the paper's."""
+    head = ["features", "row", "1-shot novel", "5-shot novel", "1-shot all", "5-shot all", "base, 1-shot"]
+    lines = [head, ["---", "---"] + ["---:"] * (len(head) - 2)]
+    paper = MINI_IMAGENET["wdae-gnn"]
+    figures = [*paper.accuracy.values(), *paper.all_classes.values()]
+    lines.append(["the paper's", "wDAE-GNN", *(f"{figure:.2f}" for figure in figures), ""])
+    for record in records:
+        found = {
+            (table["role"], line["row"], line["n_shot"]): line
+            for table in record["tables"]
+            for line in table["rows"]
+        }
+        for row in (BASELINE, "wdae-mlp", "wdae-gnn", "wdae-gnn-plus"):
+            cells = []
+            for role, metric in (("whole", "novel"), ("held-out", "all")):
+                for n_shot in (1, 5):
+                    values = found.get((role, row, n_shot), {}).get("metrics", {})
+                    cells.append(Estimate(**values[metric]).percent() if metric in values else "")
+            gain = found.get(("held-out", row, 1), {}).get("gains", {}).get("base")
+            cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
+            if any(cells):
+                label = next(line["label"] for (_, name, _), line in found.items() if name == row)
+                lines.append([record["title"], label, *cells])
+    out = [
+        "## At a glance",
+        "",
+        "*Novel*: 5-way on the 20 novel classes, features of a model of all pictures of the base classes.",
+        "*All*: 69-way with held-out pictures of base classes. *Base*: change of accuracy among base classes",
+        "when novel ones are added and weights refined.",
+        "",
+    ]
+    return [*out, *("| " + " | ".join(line) + " |" for line in lines), ""]
+
+
 def write() -> Path:
     """Write the page."""
     out = [
@@ -192,6 +232,8 @@ def write() -> Path:
         "episode, over the initial estimate.",
         "",
     ]
+    records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    out += at_a_glance([record for record in records if record.get("format") == REPRODUCTION])
     out += stage1_results.section(RESULTS / "stage1", IMAGES)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
@@ -220,8 +262,8 @@ def write() -> Path:
 
 
 def main(words: list[str]) -> None:
-    if words[:1] == ["collect"] and len(words) > 2:
-        print(collect(words[1], [Path(word) for word in words[2:]]))
+    if words[:1] in (["collect"], ["renew"]) and len(words) > 2:
+        print(collect(words[1], [Path(word) for word in words[2:]], renew=words[0] == "renew"))
     elif words[:1] == ["adopt"] and len(words) in (2, 4):
         print(adopt(Path(words[1]), *words[2:]))
     elif words == ["write"]:

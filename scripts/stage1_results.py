@@ -1,10 +1,10 @@
 """Stage 1 for the documents: keep what a run of ``wdae pretrain`` showed, and write its part of the page.
 
-    python scripts/stage1_results.py NAME runs/full --note "..." [--single RESULTS] [--mirrored RESULTS]
+    python scripts/stage1_results.py NAME runs/full --note "..." [--views LABEL RESULTS ...]
 
 ``NAME`` becomes ``results/stage1/NAME.json``: recipe, curves, the kept model's figures, and the initial
-estimate's accuracies that ``wdae evaluate --bank BANK -o RESULTS`` measured on features of single pictures
-and on features averaged over mirror images. ``make_results.py write`` puts all of them on the page.
+estimate's accuracies that ``wdae evaluate --bank BANK -o RESULTS`` measured, for features of single pictures
+and for means over views of a picture. ``make_results.py write`` puts all of them on the page.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ METRICS = ("novel", "base", "all")
 POINTS = 150
 
 
-def collect(
-    name: str, run: Path, model: Path, single: Path | None, mirrored: Path | None, note: str
-) -> dict[str, Any]:
+def collect(name: str, run: Path, model: Path, views: dict[str, Path], note: str) -> dict[str, Any]:
     """The record of one training; the curve is thinned to some ``POINTS`` lines."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
@@ -54,11 +52,7 @@ def collect(
         "tflops": last.get("epoch_tflops"),
         "curve": _columns(CURVE, steps[:: max(1, len(steps) // POINTS)]),
         "watched": _columns(WATCHED, [line for line in lines if "val_1shot" in line]),
-        "initial_estimate": {
-            views: _accuracies(folder)
-            for views, folder in (("single", single), ("mirrored", mirrored))
-            if folder is not None
-        },
+        "initial_estimate": {label: _accuracies(folder) for label, folder in views.items()},
     }
 
 
@@ -86,7 +80,7 @@ def section(folder: Path, images: Path) -> list[str]:
     out += [
         "Recognition models trained on the 64 base classes, chosen on the 16 validation classes. Figures",
         "are the initial estimate's, 5-way on the 20 novel classes. *Single*: features of one picture;",
-        "*mirrored*: mean over the picture and its mirror image. The paper's initial estimate:",
+        "*mirrored*: mean over the picture and its mirror image, at one side or several. The paper's:",
         f"{paper[1]} (1-shot), {paper[5]} (5-shot).",
         "",
         "| model | backbone | images a class | views | 1-shot | 5-shot | base | episodes |",
@@ -160,13 +154,11 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
     parser.add_argument("--model", type=Path, default=None, help="default: RUN/model")
-    parser.add_argument("--single", type=Path, default=None)
-    parser.add_argument("--mirrored", type=Path, default=None)
+    parser.add_argument("--views", nargs=2, action="append", default=[], metavar=("LABEL", "RESULTS"))
     parser.add_argument("--note", default="")
     args = parser.parse_args()
-    record = collect(
-        args.name, args.run, args.model or args.run / "model", args.single, args.mirrored, args.note
-    )
+    views = {label: Path(folder) for label, folder in args.views}
+    record = collect(args.name, args.run, args.model or args.run / "model", views, args.note)
     RECORDS.mkdir(parents=True, exist_ok=True)
     write_json(RECORDS / f"{args.name}.json", record)
     print(RECORDS / f"{args.name}.json")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from wdae.bank import FeatureBank, Part
 from wdae.calibration import Calibration, Played, fit_offset
 from wdae.errors import EpisodeError
 from wdae.evaluation.protocol import few_way
-from wdae.evaluation.tuning import SLOPES, Outcome, casts, choose, place_to_tune, tune
+from wdae.evaluation.tuning import SLOPES, STEPS, Outcome, casts, choose, place_to_tune, tune
 from wdae.methods import WDAE
 from wdae.nn import Denoiser
 from wdae.randomness import derive_seed
@@ -72,6 +73,7 @@ def test_outcomes_are_those_of_an_evaluation(small_bank: FeatureBank, n_shot: in
         result = few_way(same, small_bank, n_shot, part=Part.VALIDATION, seed=seed, **OPTIONS)
         assert outcome.novel == pytest.approx(result.metrics["novel"].mean, abs=3e-4)
         assert outcome.all == pytest.approx(result.metrics["all"].mean, abs=3e-4)
+        assert outcome.base == pytest.approx(result.metrics["base"].mean, abs=3e-4)
 
 
 def test_the_balance_is_the_best_of_all_slopes(small_bank: FeatureBank) -> None:
@@ -96,6 +98,24 @@ def test_rules_for_the_step() -> None:
     assert choose(outcomes(curves)) == pytest.approx(wanted, abs=1e-3)
     curves[5][1.0] = 1.5
     assert choose(outcomes(curves), "free")[5] == 1.0
+
+
+@pytest.mark.parametrize("rule", ["shrinking", "free"])
+def test_a_step_that_costs_base_classes_too_much_is_not_taken(rule: Any) -> None:
+    """The larger ε the better for novel classes, and the worse, from 0.3 on, for base classes."""
+    kind, right = torch.full((1000,), -1), torch.arange(1000)
+    some = Played.of(torch.randn(1000, 6), torch.randn(1000, 3), torch.zeros(1000, dtype=torch.int64))
+
+    def outcome(step: float) -> Outcome:
+        cost = 100 * max(0.0, step - 0.2)  # of 1000 queries
+        return Outcome(step, step, replace(some, place=kind, best_right=right >= cost))
+
+    found = {k: {step: outcome(step) for step in STEPS} for k in (1, 5)}
+    assert choose(found, rule)[1] == 1.0
+    assert choose(found, rule, base_loss=0.045)[1] == 0.6
+    assert choose(found, rule, base_loss=0.0)[1] == 0.2
+    harmful = {1: {step: outcome(step + 0.3 if step else 0.0) for step in STEPS}}
+    assert choose(harmful, rule, base_loss=0.0) == {1: 0.0}
 
 
 def test_every_number_of_shots_has_a_step_and_a_balance(small_bank: FeatureBank) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +12,8 @@ from wdae.bank import FeatureBank, Part
 from wdae.evaluation.protocol import base_classes, few_way
 from wdae.methods import make
 from wdae.reproduce.details import base_distances, measure_details, trade_off
+from wdae.reproduce.render import table_notes
+from wdae.reproduce.roles import RoleBank
 
 SHAPE = {"n_way": 4, "n_query": 5, "n_episodes": 30, "seed": 7}
 
@@ -57,3 +62,33 @@ def test_distances_are_of_class_means_to_the_nearest_base_classes(small_bank: Fe
         cosines = sorted(float(torch.cosine_similarity(mean, row, dim=0)) for row in weights)
         assert name == pool.names[index]
         assert distance == pytest.approx(1 - sum(cosines[-3:]) / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flip_average", "sizes", "words"),
+    [
+        (False, [80], "wrn-28-10, 24 dimensions."),
+        (True, [80], "dimensions, means over a picture and its mirror image."),
+        (False, [80, 92, 104], "dimensions, means over a picture at 80, 92 and 104 px."),
+        (True, [80, 104], "dimensions, means over a picture and its mirror image at 80 and 104 px."),
+    ],
+)
+def test_a_table_says_what_its_features_are_means_of(
+    small_bank: FeatureBank, flip_average: bool, sizes: list[int], words: str
+) -> None:
+    info = {"backbone": "wrn-28-10", "flip_average": flip_average, "sizes": sizes}
+    bank = RoleBank(replace(small_bank, info=info), "", "a bank, as given").describe()
+    assert words in note_on(bank)
+
+
+def test_a_table_says_that_backbones_stand_side_by_side(small_bank: FeatureBank) -> None:
+    members = [{"backbone": "wrn-28-10", "flip_average": True, "sizes": [s]} for s in (80, 84)]
+    bank = RoleBank(replace(small_bank, info={"joined": members}), "", "a bank, as given").describe()
+    assert "wrn-28-10, wrn-28-10 side by side, 24 dimensions, means over" in note_on(bank)
+    assert note_on(bank).endswith("at sides that differ by backbone.")
+
+
+def note_on(bank: dict[str, Any]) -> str:
+    table = {"role": "held-out", "metrics": ["novel", "all"], "rows": []}
+    (note,) = table_notes(table, {"banks": {"held-out": bank}, "protocol": "few-way"})
+    return note

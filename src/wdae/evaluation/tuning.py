@@ -7,6 +7,7 @@ directions, and so are its products with queries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -50,6 +51,11 @@ class Outcome:
     novel: float
     all: float
     played: Played
+
+    @property
+    def base(self) -> float:
+        """Accuracy of base queries among base classes."""
+        return float(self.played.best_right[self.played.place < 0].double().mean())
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ def tune(
     where: Where = "validation",
     rule: Literal["shrinking", "free"] = "shrinking",
     chosen_for: Literal["novel", "both"] = "both",
+    base_loss: float | None = None,
     steps: dict[int, float] | None = None,
     novel_share: float = 0.5,
     n_way: int = 5,
@@ -106,8 +113,9 @@ def tune(
 ) -> Tuned:
     """Find ε and balance of a method for each number of shots that the classes have images for.
 
-    The offset of novel scores is the likeliest one; ε follows ``rule``, or is as given in ``steps``; the
-    slope is that of highest accuracy among base and novel classes.
+    The offset of novel scores is the likeliest one; ε follows ``rule`` and costs base accuracy at most
+    ``base_loss``, or is as given in ``steps``; the slope is that of highest accuracy among base and novel
+    classes.
     """
     device = torch.device(device)
     stage = casts(bank, where, device)
@@ -138,7 +146,7 @@ def tune(
     if not outcomes:
         raise EpisodeError(f"no class has images to play novel with any of {list(shots)} shots and a query")
     if steps is None:
-        steps = choose(outcomes, rule, chosen_for)
+        steps = choose(outcomes, rule, chosen_for, base_loss)
     found = {k: _balance(outcomes[k], step_for(k, steps)) for k in outcomes}
     slopes, offsets = ({k: pair[i] for k, pair in found.items()} for i in (0, 1))
     return Tuned(dict(steps), Calibration(gain, slopes, offsets, novel_share=novel_share), outcomes)
@@ -148,8 +156,12 @@ def choose(
     outcomes: dict[int, dict[float, Outcome]],
     rule: Literal["shrinking", "free"] = "shrinking",
     chosen_for: Literal["novel", "both"] = "both",
+    base_loss: float | None = None,
 ) -> dict[int, float]:
     """ε for each number of shots; ``shrinking``: ε(K) = e / (1 + (K − 1) / k), e and k best on average.
+
+    Only such ε are looked at as leave base accuracy (base among base) no more than ``base_loss`` below that
+    without a step; one of 0 always does.
 
     The more shots, the less there is to correct: the weight of what is known beforehand against that of K
     observations falls as 1 / (1 + K / k). Two numbers for all K are less at the mercy of chance than one
@@ -159,15 +171,23 @@ def choose(
     def worth(outcome: Outcome) -> float:
         return outcome.novel if chosen_for == "novel" else (outcome.novel + outcome.all) / 2
 
-    if rule == "free":
-        return {k: max(found, key=lambda s: worth(found[s])) for k, found in outcomes.items()}
     curves = {k: {step: worth(outcome) for step, outcome in found.items()} for k, found in outcomes.items()}
-    best, chosen = -1.0, dict.fromkeys(outcomes, 1.0)
+    limit = math.inf if base_loss is None else base_loss
+    kept = {k: {step: outcome.base for step, outcome in found.items()} for k, found in outcomes.items()}
+
+    def harmless(k: int, step: float) -> bool:
+        return _between(kept[k], 0.0) - _between(kept[k], step) <= limit
+
+    if rule == "free":
+        return {
+            k: max((s for s in found if harmless(k, s)), key=found.__getitem__) for k, found in curves.items()
+        }
+    best, chosen = -1.0, dict.fromkeys(outcomes, 0.0)
     for most in STEPS[1:]:
         for pace in PACES:
             table = {k: most / (1 + (k - 1) / pace) for k in outcomes}
             value = sum(_between(curves[k], step) for k, step in table.items())
-            if value > best:
+            if value > best and all(harmless(k, step) for k, step in table.items()):
                 best, chosen = value, table
     return {k: round(step, 4) for k, step in chosen.items()}
 
