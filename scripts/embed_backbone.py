@@ -5,9 +5,10 @@
     wdae extract --data DIR --model runs/resnet12/model -o runs/resnet12-bank
     python scripts/embed_backbone.py runs/resnet12/model runs/resnet12-bank src/wdae/assets/resnet12
 
-The bank must hold features of single pictures (no ``--flip_average``), as they are computed when somebody
-classifies one. The ready model is calibrated on base images that the backbone was not trained on, and on
-validation classes; novel classes are looked at only for the figures of the model card, which is written too.
+The bank must hold features of single pictures (no ``--flip_average``, no ``--sizes``), as they are computed
+when somebody classifies one. The ready model is calibrated on base images that the backbone was not trained
+on, and on validation classes; novel classes are looked at only for the figures of the model card, which is
+written too.
 Classes get readable names.
 """
 
@@ -75,8 +76,9 @@ def embed(model: Path, bank: FeatureBank, out: Path, recipe: LearnConfig, episod
     """Write the backbone to the folder ``out``, the ready model to ``out/ready``, and the model card."""
     if bank.info.get("flip_average"):
         raise ModelError("the bank's features are means over mirror images; extract without --flip_average")
-    if len(bank.info.get("sizes") or ()) > 1:
-        raise ModelError("the bank's features are means over several sizes; extract with one")
+    seen, own = bank.info.get("sizes"), read_json(model / CARD)["image_size"]
+    if seen not in (None, [own]):
+        raise ModelError(f"the bank's pictures are of {seen} px, the model's of {own}; extract those")
     if bank.info.get("model_sha256") not in (None, sha256(model / WEIGHTS)):
         raise ModelError(f"the bank was extracted with another model than {model}")
     names = readable_names()

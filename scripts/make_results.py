@@ -1,8 +1,8 @@
 """Figures for the documents: collect them from run folders, then write ``docs/results.md`` from them.
 
     python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
-    python scripts/make_results.py collect mini-imagenet runs/wdae-gnn runs/wdae-mlp
-    python scripts/make_results.py renew mini-imagenet runs/wdae-gnn
+    python scripts/make_results.py collect compare-embedded runs/wdae-gnn runs/wdae-mlp
+    python scripts/make_results.py renew compare-embedded runs/wdae-gnn
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
@@ -97,10 +97,16 @@ def collect(name: str, runs: list[Path], *, renew: bool = False) -> Path:
     records = []
     if renew:
         before = read_json(RESULTS / f"{name}.json")
-        rows, records = {(row["method"], row["n_shot"]): row for row in before["rows"]}, before["runs"]
+        rows = {(row["method"], row["n_shot"]): row for row in before["rows"]}
+        records = [record for record in before["runs"] if record["run"] not in {path.name for path in runs}]
     for path in runs:
         table = ResultTable.load(Run.open(path).results)
         for result in table:
+            there = rows.get((BASELINE, result.n_shot))
+            if renew and there and any(result.episodes[k] != there[k] for k in ("seed", "n_episodes")):
+                sys.exit(f"{path} has other episodes than {name}: its gains would not be on the same ones")
+            if renew and result.method == BASELINE:
+                continue
             metrics = {m: vars(result.metrics[m]) for m in METRICS if m in result.metrics}
             rows[result.method, result.n_shot] = {
                 **{k: v for k, v in result.episodes.items() if v is not None},
@@ -188,8 +194,16 @@ def _short(value: Any) -> str:
 
 
 def at_a_glance(records: list[dict[str, Any]]) -> list[str]:
-    """The main rows of every reproduction on few-way episodes, beside the paper's."""
-    head = ["features", "row", "1-shot novel", "5-shot novel", "1-shot all", "5-shot all", "base, 1-shot"]
+    """The main rows of every reproduction on MiniImageNet, beside the paper's."""
+    head = [
+        "features",
+        "row",
+        "1-shot novel",
+        "5-shot novel",
+        "1-shot all",
+        "5-shot all",
+        "base, change at 1 shot",
+    ]
     lines = [head, ["---", "---"] + ["---:"] * (len(head) - 2)]
     paper = MINI_IMAGENET["wdae-gnn"]
     figures = [*paper.accuracy.values(), *paper.all_classes.values()]
@@ -233,7 +247,8 @@ def write() -> Path:
         "",
     ]
     records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    out += at_a_glance([record for record in records if record.get("format") == REPRODUCTION])
+    reproductions = [record for record in records if record.get("format") == REPRODUCTION]
+    out += at_a_glance([r for r in reproductions if r["banks"]["whole"]["source"] == "mini-imagenet"])
     out += stage1_results.section(RESULTS / "stage1", IMAGES)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())

@@ -80,7 +80,8 @@ def section(folder: Path, images: Path) -> list[str]:
     out += [
         "Recognition models trained on the 64 base classes, chosen on the 16 validation classes. Figures",
         "are the initial estimate's, 5-way on the 20 novel classes. *Single*: features of one picture;",
-        "*mirrored*: mean over the picture and its mirror image, at one side or several. The paper's:",
+        "*mirrored*: mean over the picture and its mirror image, at one side or several. The paper's",
+        "initial estimate, on single pictures:",
         f"{paper[1]} (1-shot), {paper[5]} (5-shot).",
         "",
         "| model | backbone | images a class | views | 1-shot | 5-shot | base | episodes |",

@@ -17,6 +17,8 @@ from wdae.nn import Denoiser
 from wdae.randomness import derive_seed
 from wdae.shots import step_for
 from wdae.synthetic import synthetic_bank
+from wdae.train.meta_config import MetaRecipe
+from wdae.train.pipeline import tune_method
 
 OPTIONS: dict[str, Any] = {"n_query": 8, "n_episodes": 60}
 
@@ -112,10 +114,10 @@ def test_a_step_that_costs_base_classes_too_much_is_not_taken(rule: Any) -> None
 
     found = {k: {step: outcome(step) for step in STEPS} for k in (1, 5)}
     assert choose(found, rule)[1] == 1.0
-    assert choose(found, rule, base_loss=0.045)[1] == 0.6
-    assert choose(found, rule, base_loss=0.0)[1] == 0.2
+    assert choose(found, rule, base_drop_limit=0.045)[1] == 0.6
+    assert choose(found, rule, base_drop_limit=0.0)[1] == 0.2
     harmful = {1: {step: outcome(step + 0.3 if step else 0.0) for step in STEPS}}
-    assert choose(harmful, rule, base_loss=0.0) == {1: 0.0}
+    assert choose(harmful, rule, base_drop_limit=0.0) == {1: 0.0}
 
 
 def test_every_number_of_shots_has_a_step_and_a_balance(small_bank: FeatureBank) -> None:
@@ -164,3 +166,20 @@ def test_balance_helps_where_novel_scores_run_high(small_bank: FeatureBank) -> N
     tuned = tune(method, small_bank, [5], steps={1: 0.0}, n_query=8, n_episodes=300)
     method.balance = tuned.balance
     assert few_way(method, small_bank, 5, n_query=8, n_episodes=200).metrics["all"].mean > plain
+
+
+def test_a_recipe_limits_what_base_classes_lose(small_bank: FeatureBank) -> None:
+    def step(limit: float | None) -> float:
+        method = wdae(small_bank)
+        evaluation = {
+            "shots": [1],
+            "tuned_shots": [1],
+            "step_episodes": 40,
+            "queries": 5,
+            "step_rule": "free",
+        }
+        values = {"evaluation": evaluation | {"base_drop_limit": limit}, "device": "cpu", "seed": 4}
+        tune_method(method, MetaRecipe.model_validate(values), small_bank)
+        return method.steps[1]
+
+    assert step(0.0) < step(None) == step(1.0)

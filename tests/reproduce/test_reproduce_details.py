@@ -65,30 +65,23 @@ def test_distances_are_of_class_means_to_the_nearest_base_classes(small_bank: Fe
 
 
 @pytest.mark.parametrize(
-    ("flip_average", "sizes", "words"),
+    ("info", "words"),
     [
-        (False, [80], "wrn-28-10, 24 dimensions."),
-        (True, [80], "dimensions, means over a picture and its mirror image."),
-        (False, [80, 92, 104], "dimensions, means over a picture at 80, 92 and 104 px."),
-        (True, [80, 104], "dimensions, means over a picture and its mirror image at 80 and 104 px."),
+        ({"backbone": "wrn-28-10", "sizes": [80]}, ": wrn-28-10, 24 dimensions."),
+        ({}, ": backbone not named, 24 dimensions."),
+        ({"flip_average": True}, "not named, means over a picture and its mirror image, 24 dimensions."),
+        ({"sizes": [80, 92, 104]}, "named, means over a picture at 80, 92 and 104 px, 24"),
+        ({"flip_average": True, "sizes": [80, 104]}, "a picture and its mirror image at 80 and 104 px, 24"),
+        (
+            {"joined": [{"backbone": "a", "flip_average": True}, {"joined": [{"backbone": "b"}, {}]}]},
+            ": side by side: a, means over a picture and its mirror image; b; backbone not named; together",
+        ),
     ],
 )
-def test_a_table_says_what_its_features_are_means_of(
-    small_bank: FeatureBank, flip_average: bool, sizes: list[int], words: str
+def test_a_table_says_what_its_features_are(
+    small_bank: FeatureBank, info: dict[str, Any], words: str
 ) -> None:
-    info = {"backbone": "wrn-28-10", "flip_average": flip_average, "sizes": sizes}
     bank = RoleBank(replace(small_bank, info=info), "", "a bank, as given").describe()
-    assert words in note_on(bank)
-
-
-def test_a_table_says_that_backbones_stand_side_by_side(small_bank: FeatureBank) -> None:
-    members = [{"backbone": "wrn-28-10", "flip_average": True, "sizes": [s]} for s in (80, 84)]
-    bank = RoleBank(replace(small_bank, info={"joined": members}), "", "a bank, as given").describe()
-    assert "wrn-28-10, wrn-28-10 side by side, 24 dimensions, means over" in note_on(bank)
-    assert note_on(bank).endswith("at sides that differ by backbone.")
-
-
-def note_on(bank: dict[str, Any]) -> str:
     table = {"role": "held-out", "metrics": ["novel", "all"], "rows": []}
     (note,) = table_notes(table, {"banks": {"held-out": bank}, "protocol": "few-way"})
-    return note
+    assert words in note

@@ -37,7 +37,7 @@ rotation: {{turns: 1, classify_all_turns: true}}
 mixup: {{layers: [0, 1, 2]}}
 averaging: {{start: 0.3, refresh_batches: 2}}
 augment: {{padding: 2}}
-validation: {{episodes: 20}}
+validation: {{every: {every}, episodes: 20}}
 log_every: 1
 """
 
@@ -46,8 +46,8 @@ log_every: 1
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("distributed")
     drawn_folder(root / "pictures")
-    for name, epochs in (("short", 2), ("long", 20000)):
-        text = RECIPE.format(folder=root / "pictures", cache=root / "cache", epochs=epochs)
+    for name, epochs, every in (("short", 2, 1), ("long", 20000, 5)):
+        text = RECIPE.format(folder=root / "pictures", cache=root / "cache", epochs=epochs, every=every)
         (root / f"{name}.yaml").write_text(text)
     return root
 

@@ -14,15 +14,18 @@ import pytest
 import torch
 from stage1_samples import drawn_data, drawn_folder, extraction, recipe
 
+from wdae.backbones import Backbone
 from wdae.bank import FeatureBank, Part
 from wdae.cli.main import main
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
 from wdae.run import Run
 from wdae.storage import load_tensors
+from wdae.train import embed as embedding
 from wdae.train.averaging import refresh_statistics
 from wdae.train.base import BEST, LAST, train_stage1
 from wdae.train.checkpoint import load_checkpoint
 from wdae.train.distributed import Team
+from wdae.train.embed import eager_features
 from wdae.train.extract import extract
 from wdae.train.model_file import load_model, save_model
 from wdae.train.recogniser import build_recogniser
@@ -62,20 +65,35 @@ def test_it_learns_and_says_so(tmp_path: Path) -> None:
     assert outcome.images_per_s > 0
 
 
-def test_small_crops_train_a_model_for_whole_pictures(tmp_path: Path) -> None:
-    for crop, seen in (("resized", 16), ("pad", 12)):
-        config = recipe(epochs=1, augment__size=12, augment__crop=crop)
-        run = Run.create(tmp_path / crop, config)
-        outcome = train_stage1(config, drawn_data(), run, ALONE)
-        assert outcome.model is not None
-        assert load_model(outcome.model).card["image_size"] == seen
+def test_small_crops_train_a_model_for_whole_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def spy(backbone: Backbone, images: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(images.shape[2:]))
+        return eager_features(backbone, images)
+
+    monkeypatch.setattr(embedding, "eager_features", spy)
+    config = recipe(epochs=1, augment__size=12, augment__crop="resized")
+    run = Run.create(tmp_path / "run", config)
+    outcome = train_stage1(config, drawn_data(), run, ALONE)
+    assert set(seen) == {(16, 16)}
+    assert outcome.model is not None
+    assert load_model(outcome.model).card["image_size"] == 16
+    with pytest.raises(RecipeError, match="only crop 'resized'"):
+        recipe(augment__size=12, augment__crop="pad")
 
 
 def test_the_best_average_has_statistics_of_its_own(tmp_path: Path) -> None:
-    config = recipe(**EVERYTHING)
+    """A rate that leaps at the end makes the last average the worse one."""
+    leap = {"optimiser__learning_rate": 0.05, "schedule": {"warm_up": 0.99}}
+    config = recipe(**EVERYTHING, **leap, epochs=4)
     run = Run.create(tmp_path / "run", config)
     train_stage1(config, data := drawn_data(), run, ALONE)
+    watched = [row for row in run.metrics() if "val_score" in row]
     best = load_checkpoint(run.path / BEST)
+    assert best.state["step"] == max(watched, key=lambda row: row["val_score"])["step"]
     model = build_recogniser(config.backbone, config.backbone_options, 4, seed=0, tells_turns=True)
     model.load_state_dict(best.tensors)
     batches = data.batches(config, ALONE)
@@ -243,7 +261,9 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
     kept, streamed = (
         load_data(recipe(**changes, data__stream=stream), ALONE.device) for stream in (False, True)
     )
-    config = recipe(**changes, data__stream=True, epochs=2, validation__per_class=6)
+    changes |= {"epochs": 2, "validation__per_class": 6}
+    changes |= {"averaging": {"start": 0.2, "refresh_batches": 2}}
+    config = recipe(**changes, data__stream=True)
     batches = streamed.batches(config, ALONE)
     assert batches.steps_per_epoch == 2
     if crop == "pad":  # the same pictures, in the same order, with the same variation
@@ -259,6 +279,12 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
     outcome = train_stage1(config, streamed, run, ALONE)
     assert outcome.finished
     assert "val_5shot" in outcome.figures
+    if crop == "pad":  # statistics are refreshed on the way, and the stream goes on where it was
+        config = recipe(**changes)
+        resident_run = Run.create(tmp_path / "resident", config)
+        train_stage1(config, kept, resident_run, ALONE)
+        one, other = ([row["loss"] for row in r.metrics() if "loss" in row] for r in (run, resident_run))
+        assert one == other
 
 
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ directions, and so are its products with queries.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -102,7 +101,7 @@ def tune(
     where: Where = "validation",
     rule: Literal["shrinking", "free"] = "shrinking",
     chosen_for: Literal["novel", "both"] = "both",
-    base_loss: float | None = None,
+    base_drop_limit: float | None = None,
     steps: dict[int, float] | None = None,
     novel_share: float = 0.5,
     n_way: int = 5,
@@ -114,8 +113,8 @@ def tune(
     """Find ε and balance of a method for each number of shots that the classes have images for.
 
     The offset of novel scores is the likeliest one; ε follows ``rule`` and costs base accuracy at most
-    ``base_loss``, or is as given in ``steps``; the slope is that of highest accuracy among base and novel
-    classes.
+    ``base_drop_limit``, or is as given in ``steps``; the slope is that of highest accuracy among base and
+    novel classes.
     """
     device = torch.device(device)
     stage = casts(bank, where, device)
@@ -146,7 +145,7 @@ def tune(
     if not outcomes:
         raise EpisodeError(f"no class has images to play novel with any of {list(shots)} shots and a query")
     if steps is None:
-        steps = choose(outcomes, rule, chosen_for, base_loss)
+        steps = choose(outcomes, rule, chosen_for, base_drop_limit)
     found = {k: _balance(outcomes[k], step_for(k, steps)) for k in outcomes}
     slopes, offsets = ({k: pair[i] for k, pair in found.items()} for i in (0, 1))
     return Tuned(dict(steps), Calibration(gain, slopes, offsets, novel_share=novel_share), outcomes)
@@ -156,12 +155,12 @@ def choose(
     outcomes: dict[int, dict[float, Outcome]],
     rule: Literal["shrinking", "free"] = "shrinking",
     chosen_for: Literal["novel", "both"] = "both",
-    base_loss: float | None = None,
+    base_drop_limit: float | None = None,
 ) -> dict[int, float]:
     """ε for each number of shots; ``shrinking``: ε(K) = e / (1 + (K − 1) / k), e and k best on average.
 
-    Only such ε are looked at as leave base accuracy (base among base) no more than ``base_loss`` below that
-    without a step; one of 0 always does.
+    Only such ε are looked at as leave base accuracy (base among base) no more than ``base_drop_limit`` below
+    that of ε = 0, which has to be among the outcomes.
 
     The more shots, the less there is to correct: the weight of what is known beforehand against that of K
     observations falls as 1 / (1 + K / k). Two numbers for all K are less at the mercy of chance than one
@@ -172,11 +171,10 @@ def choose(
         return outcome.novel if chosen_for == "novel" else (outcome.novel + outcome.all) / 2
 
     curves = {k: {step: worth(outcome) for step, outcome in found.items()} for k, found in outcomes.items()}
-    limit = math.inf if base_loss is None else base_loss
     kept = {k: {step: outcome.base for step, outcome in found.items()} for k, found in outcomes.items()}
 
     def harmless(k: int, step: float) -> bool:
-        return _between(kept[k], 0.0) - _between(kept[k], step) <= limit
+        return base_drop_limit is None or kept[k][0.0] - _between(kept[k], step) <= base_drop_limit
 
     if rule == "free":
         return {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from wdae.config import Config, Field
+from wdae.train.extract_config import Sides
 
 
 class ReproduceRecipe(Config):
@@ -49,7 +50,7 @@ class ReproduceRecipe(Config):
     """Another recipe of stage 1: a file, or the name of one of the benchmark's."""
     flip_average: bool = False
     """Extract means over each picture and its mirror image (the paper does not)."""
-    sizes: tuple[int, ...] = ()
+    sizes: Sides = ()
     """Extract means over each picture at these sides (the paper: one, the model's own, as by default)."""
     reading: Literal["names", "positions"] = "names"
     """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""

@@ -77,9 +77,7 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
     made = {k: v for k, v in bank["seconds"].items() if v}
     if made:
         text += "; " + ", ".join(f"{name} {value:,.0f} s" for name, value in made.items())
-    text += f"): {bank['backbone'] or 'backbone not named'}"
-    text += " side by side" if bank.get("joined", 1) > 1 else ""
-    text += f", {bank['dim']} dimensions{_views(bank)}."
+    text += f"): {_backbones(bank)}, {bank['dim']} dimensions."
     held_out = bank["images"]["base-held-out"]
     if table["role"] == "whole" and held_out and record["protocol"] == "few-way":
         text += f" This bank holds {held_out:,} base pictures out, which the paper's model learned from."
@@ -95,13 +93,19 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
     return [text]
 
 
-def _views(bank: Mapping[str, Any]) -> str:
-    """What a feature is the mean of."""
-    sizes, text = bank.get("sizes") or [], ""
-    if bank["flip_average"]:
-        text = ", means over a picture and its mirror image"
-    if sizes == "differing":
-        return f"{text or ','} at sides that differ by backbone"
+def _backbones(bank: Mapping[str, Any]) -> str:
+    """Of which backbones a bank's features are, and of how many views of a picture."""
+    if "backbones" not in bank:  # a record of before banks could be joined
+        bank = {"backbones": [bank["backbone"]], "flip_average": [bank["flip_average"]], "sizes": [[]]}
+    each = [
+        (name or "backbone not named") + _views(mirrored, sizes)
+        for name, mirrored, sizes in zip(bank["backbones"], bank["flip_average"], bank["sizes"], strict=True)
+    ]
+    return each[0] if len(each) == 1 else "side by side: " + "; ".join(each) + "; together"
+
+
+def _views(mirrored: bool, sizes: Sequence[int]) -> str:
+    text = ", means over a picture and its mirror image" if mirrored else ""
     if len(sizes) > 1:
         text = text or ", means over a picture"
         text += f" at {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} px"

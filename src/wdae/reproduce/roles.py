@@ -40,16 +40,15 @@ class RoleBank:
 
     def describe(self) -> dict[str, Any]:
         """For the results file: provenance without paths."""
-        members = self.bank.info.get("joined") or [self.bank.info]
-        info, sizes = members[0], {tuple(member.get("sizes") or ()) for member in members}
+        members = _members(self.bank.info)
+        info = members[0]
         recipe = info.get("recipe") or {}
         return {
             "origin": self.origin,
             "source": info.get("source"),
-            "backbone": ", ".join(member.get("backbone") or "unnamed" for member in members),
-            "joined": len(members),
-            "flip_average": all(member.get("flip_average") for member in members),
-            "sizes": list(sizes.pop()) if len(sizes) == 1 else "differing",
+            "backbones": [member.get("backbone") for member in members],
+            "flip_average": [bool(member.get("flip_average")) for member in members],
+            "sizes": [list(member.get("sizes") or ()) for member in members],
             "held_out_per_class": (recipe.get("data") or {}).get("held_out"),
             "stage1_epochs": recipe.get("epochs"),
             "images": {part.value: sum(self.bank.counts(part)) for part in Part},
@@ -58,6 +57,11 @@ class RoleBank:
             "digest": self.digest,
             "seconds": self.seconds,
         }
+
+
+def _members(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is known of a bank's features; of a joined bank, of those of each backbone."""
+    return [found for member in info["joined"] for found in _members(member)] if "joined" in info else [info]
 
 
 def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path | None]:

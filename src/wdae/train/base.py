@@ -152,7 +152,7 @@ def _finish(
         if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
             kept.load_state_dict(load_checkpoint(run.path / BEST).tensors)
             figures = state.best
-        card = _card(config, data, figures, config.augment.cut or batches.whole)
+        card = _card(config, data, figures, batches.picture_side)
         save_model(run.path / MODEL, kept, card, model_dtype)
         run.log(
             step=state.step, kept=figures, epoch_images_per_s=meter.images_per_s, epoch_tflops=meter.tflops

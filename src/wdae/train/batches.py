@@ -63,7 +63,7 @@ class Batches(ABC):
         self.steps_per_epoch = count // config.batch
         self.copies = 1 if config.rotation is None else {4: 4, 1: 2}[config.rotation.turns]
         self.config = config.augment.build()
-        self.whole = self.stored = side
+        self.picture_side = self.stored = side  # streams of crops store those
         self.side = self.config.size or side
         self._apply = apply_augment
 

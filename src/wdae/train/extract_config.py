@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from wdae.config import Config
+
+
+def _sensible(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if small := [size for size in sizes if size < 8]:
+        raise ValueError(f"'sizes' must be at least 8 each, got {small[0]}")
+    if len(set(sizes)) < len(sizes):
+        raise ValueError(f"'sizes' must differ, got {', '.join(map(str, sizes))}")
+    return sizes
+
+
+Sides = Annotated[tuple[int, ...], AfterValidator(_sensible)]
+"""Sides of pictures, each at least 8 and no two the same."""
 
 
 class ExtractConfig(Config):
@@ -27,7 +39,7 @@ class ExtractConfig(Config):
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)
     """Side of the pictures; the model's own by default."""
-    sizes: tuple[int, ...] = ()
+    sizes: Sides = ()
     """Sides at which each picture is seen; its features are the mean over them, each of unit length
     (``size`` alone by default)."""
     held_out: int | None = Field(default=None, ge=0)
@@ -65,8 +77,4 @@ class ExtractConfig(Config):
     def _sides(self) -> Self:
         if self.sizes and self.size is not None:
             raise ValueError("give either 'size' or 'sizes'")
-        if small := [size for size in self.sizes if size < 8]:
-            raise ValueError(f"'sizes' must be at least 8 each, got {small[0]}")
-        if len(set(self.sizes)) < len(self.sizes):
-            raise ValueError(f"'sizes' must differ, got {', '.join(map(str, self.sizes))}")
         return self

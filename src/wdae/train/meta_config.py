@@ -110,9 +110,9 @@ class EvaluationConfig(Config):
     """shrinking: ε(K) = e / (1 + (K - 1) / k), two numbers for all K; free: each K has its own choice."""
     chosen_for: Literal["novel", "both"] = "novel"
     """What ε is chosen for: novel accuracy (the paper), or its mean with accuracy among all classes."""
-    base_loss: float | None = Field(0.005, ge=0)
-    """Share of base queries (base among base) that a chosen ε may cost, where held-out images can tell;
-    null: any."""
+    base_drop_limit: float | None = Field(0.005, ge=0)
+    """By how much a chosen ε may lower accuracy of base images among base classes; null: by any. It counts
+    where ε and balance are found together on validation classes: not with ``balance`` base or off."""
     balance: Literal["auto", "validation", "base", "off"] = "auto"
     """Where the constant that puts novel scores on a par with base scores is found: on validation classes, on
     held-out images of base classes that play novel, or nowhere (off, the paper). auto: the first there is."""

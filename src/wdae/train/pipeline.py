@@ -96,7 +96,7 @@ def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
         where=where,
         rule=config.step_rule,
         chosen_for=config.chosen_for,
-        base_loss=config.base_loss,
+        base_drop_limit=config.base_drop_limit,
         steps=given,
         # few-way: as many novel as base queries; all-way: all classes are equally likely
         novel_share=0.5 if config.protocol == "few-way" else n_novel / (bank.n_base + n_novel),

@@ -47,8 +47,8 @@ class VariationConfig(Config):
     """
 
     size: int | None = Field(default=None, ge=1)
-    """Side of the square that comes out; that of the pictures by default. Smaller than the pictures, with
-    ``resized`` crops, it trains faster, and validation and extraction still see whole pictures."""
+    """Side of the square that comes out; that of the pictures by default. A smaller one, with ``resized``
+    crops, trains faster; validation and extraction still see whole pictures."""
     crop: Literal["pad", "resized", "none"] = "pad"
     """``pad`` and cut a square, ``resized`` (random area and aspect), or ``none``."""
     padding: int = Field(default=8, ge=0)
@@ -73,14 +73,6 @@ class VariationConfig(Config):
     """Mean of the normalisation, by channel."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     """Standard deviation of the normalisation, by channel."""
-
-    @property
-    def cut(self) -> int | None:
-        """Side of the central square that evaluation sees; None: whole pictures.
-
-        Resized crops come from whole pictures, so whole ones are seen whatever the side of the crops.
-        """
-        return None if self.crop == "resized" else self.size
 
     def build(self) -> AugmentConfig:
         """The same for :mod:`wdae.data.augment`."""
@@ -232,6 +224,11 @@ class Stage1Config(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.augment.crop != "resized" and self.augment.size not in (None, self.data.size):
+            raise ValueError(
+                f"augment.size is {self.augment.size}, data.size {self.data.size}: validation sees whole "
+                "pictures, which only crop 'resized' can train for at another size"
+            )
         if any(not 0 < drop < 1 for drop in self.schedule.drops):
             raise ValueError(f"schedule.drops are fractions between 0 and 1, got {self.schedule.drops}")
         if list(self.schedule.drops) != sorted(self.schedule.drops):

@@ -37,7 +37,7 @@ def validate(
     """
     was_training = model.training
     model.eval()
-    augment = config.augment.model_copy(update={"size": config.augment.cut}).build()
+    augment = config.augment.model_copy(update={"size": None}).build()
     figures: dict[str, float] = {}
     if validation is not None:
         features = _embed(model, validation, config, augment, device)
