@@ -70,10 +70,18 @@ def test_mini_imagenet_trains_a_model_for_each_table(
     assert "made with other settings" in capsys.readouterr().err
 
 
-def test_tiered_imagenet(tmp_path: Path) -> None:
+def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run = made_trees.tiered_imagenet(tmp_path / "data"), tmp_path / "run"
-    assert wdae("reproduce", "tiered-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL) == 0
+    words = ["reproduce", "tiered-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
+    assert wdae(*words, "--sizes", 4, 16) == 2
+    assert not run.exists()
+    assert wdae(*words, "--sizes", 16, 20) == 0
     record = record_of(run)
+    assert record["banks"]["whole"]["sizes"] == [[16, 20]]
+    assert FeatureBank.open(run / "banks/whole").info["sizes"] == [16, 20]
+    capsys.readouterr()
+    assert wdae("reproduce", "tiered-imagenet", "--resume", "-o", run, "--sizes", 16) == 2
+    assert "made with other settings" in capsys.readouterr().err
     (table,) = record["tables"]
     assert (table["number"], table["role"]) == (4, "whole")
     rows = {entry["row"]: entry for entry in table["rows"] if entry["n_shot"] == 5}

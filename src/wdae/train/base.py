@@ -168,7 +168,8 @@ def _refresh(state: Stage1State, config: Stage1Config, batches: Batches) -> None
     """
     kept, averaging = state.kept, config.averaging
     if kept is not state.model and averaging is not None:
-        steps = range(state.step, state.step + averaging.refresh_batches)
+        count = min(averaging.refresh_batches, batches.steps_per_epoch)
+        steps = range(state.step, state.step + count)
         if steps:
             refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
 

@@ -145,7 +145,8 @@ class AveragingConfig(Config):
     every: int = Field(default=1, ge=1)
     """Steps between two updates of the average."""
     refresh_batches: int = Field(default=200, ge=0)
-    """Batches over which BatchNorm's statistics of the average are taken anew before each validation."""
+    """Batches, at most those of an epoch, over which BatchNorm's statistics of the average are taken anew
+    before each validation."""
 
 
 class DistillationConfig(Config):
