@@ -6,12 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.bank import FeatureBank
 from wdae.calibration import Calibration
 from wdae.errors import ModelError
-from wdae.evaluation.protocol import base_classes, few_way
-from wdae.methods import WDAE, BaseClasses, InitialEstimate, Support, WeightScorer, make
-from wdae.methods.balance import Balanced
+from wdae.methods import WDAE, BaseClasses, Support, WeightScorer
 from wdae.methods.wdae_file import load_wdae, save_wdae
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
@@ -106,36 +103,3 @@ def test_saved_with_space_and_balance(tmp_path) -> None:  # type: ignore[no-unty
         method.adapt(support, base, joint=True)(queries), again.adapt(support, base, joint=True)(queries)
     )
     assert again.describe() == method.describe()
-
-
-def test_any_method_with_weights_can_be_balanced(small_bank: FeatureBank) -> None:
-    method = Balanced(InitialEstimate(), BALANCE)
-    base = base_classes(small_bank)
-    support = Support(randn(2, 3, 5, small_bank.dim))
-    queries = randn(2, 4, small_bank.dim, seed=3)
-    scores = method.adapt(support, base, joint=True)(queries)
-    cosines = InitialEstimate().adapt(support, BaseClasses(base.weights, 1.0), joint=True)(queries)
-    torch.testing.assert_close(scores[..., : small_bank.n_base], 12.0 * cosines[..., : small_bank.n_base])
-    prior = BALANCE.prior(small_bank.n_base, 3)
-    torch.testing.assert_close(
-        scores[..., small_bank.n_base :], 1.1 * 12.0 * cosines[..., small_bank.n_base :] - 2.0 + prior
-    )
-    plain, balanced = (few_way(m, small_bank, 5, n_episodes=20) for m in (InitialEstimate(), method))
-    assert plain.metrics["novel"].mean == balanced.metrics["novel"].mean  # among themselves nothing changes
-
-
-def test_what_cannot_be_balanced(small_bank: FeatureBank) -> None:
-    alone = make("tpn", dim=small_bank.dim, n_base=small_bank.n_base)
-    assert not alone.joint
-    with pytest.raises(ModelError, match="tpn scores novel classes only: there is nothing to balance"):
-        Balanced(alone, BALANCE)
-    support = Support(randn(1, 3, 2, small_bank.dim))
-    with pytest.raises(ModelError, match="does not score by class weights"):
-        Balanced(_Own(), BALANCE).adapt(support, base_classes(small_bank))
-
-
-class _Own(InitialEstimate):
-    """Scores, but not by weights."""
-
-    def adapt(self, support: Support, base: BaseClasses, joint: bool = False):  # type: ignore[no-untyped-def]
-        return lambda queries: queries

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from wdae.calibration import Calibration
-from wdae.errors import ModelError
-from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
+from wdae.methods.base import Support, WeightScorer
 from wdae.nn.space import FeatureSpace
 from wdae.shots import steps_for
 
@@ -49,43 +48,3 @@ def balance_scores(
     slope = steps_for(shots, balance.slopes)
     offset = steps_for(shots, balance.offsets) + balance.prior(n_base, shots.shape[-1])
     return BalancedScorer(scorer.novel, scorer.base, balance.gain, slope, offset, space)
-
-
-class Balanced(Method):
-    """Any method that generates class weights, with its novel scores balanced.
-
-    Args:
-        method: what generates the weights.
-        balance: slopes and offsets by number of shots.
-    """
-
-    def __init__(self, method: Method, balance: Calibration) -> None:
-        if not method.joint:
-            raise ModelError(f"{method.name} scores novel classes only: there is nothing to balance")
-        self.method, self.balance = method, balance
-        self.name = f"{method.name}-balanced"
-
-    def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
-        """Adapt the method itself, then balance."""
-        return self.on(base).adapt(support, joint)
-
-    def on(self, base: BaseClasses) -> BalancedAdapter:
-        """Set the method up on base classes."""
-        return BalancedAdapter(self.method.on(base), self.balance, base.weights.shape[-2], self.method.name)
-
-
-@dataclass(frozen=True)
-class BalancedAdapter(Adapter):
-    """A balanced method on given base classes."""
-
-    adapter: Adapter
-    balance: Calibration
-    n_base: int
-    name: str
-
-    def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
-        """Weights of the method, scores balanced."""
-        scorer = self.adapter.adapt(support, joint)
-        if not isinstance(scorer, WeightScorer):
-            raise ModelError(f"{self.name} does not score by class weights, so its scores cannot be balanced")
-        return balance_scores(scorer, support, self.n_base, self.balance, None)

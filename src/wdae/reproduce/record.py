@@ -43,7 +43,7 @@ def table_record(
         "number": table.number,
         "title": table.title,
         "role": role,
-        "metrics": [m for m in (*table.metrics, *_also(lines, suffix)) if _measured(lines, m)],
+        "metrics": [m for m in (*table.metrics, *_also(suffix)) if _measured(lines, m)],
         "rows": lines,
         "pairs": _pairs(table, role, rows, shots, episodes, table.metrics),
     }
@@ -105,7 +105,7 @@ def _line(
     }
 
 
-def _also(lines: Sequence[Mapping[str, Any]], suffix: str) -> list[str]:
+def _also(suffix: str) -> list[str]:
     """Columns of ours alone: base accuracy and, in the all-way protocol, all with a prior."""
     return ["base" + suffix, *(["all_prior" + suffix] if suffix else [])]
 
@@ -119,7 +119,7 @@ def estimate(value: Estimate) -> dict[str, Any]:
     return {"mean": value.mean, "ci95": None if math.isnan(value.ci95) else value.ci95, "n": value.n}
 
 
-def curve_records(benchmark: Benchmark, role: Role, rows: Rows, suffix: str = "") -> list[dict[str, Any]]:
+def curve_records(role: Role, rows: Rows, suffix: str = "") -> list[dict[str, Any]]:
     """Accuracy against shots: for each row of the plots and number of shots, its figures."""
     records = []
     for (at, name), measured in rows.items():

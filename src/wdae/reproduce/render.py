@@ -95,8 +95,6 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
 
 def _backbones(bank: Mapping[str, Any]) -> str:
     """Of which backbones a bank's features are, and of how many views of a picture."""
-    if "backbones" not in bank:  # a record of before banks could be joined
-        bank = {"backbones": [bank["backbone"]], "flip_average": [bank["flip_average"]], "sizes": [[]]}
     each = [
         (name or "backbone not named") + _views(mirrored, sizes)
         for name, mirrored, sizes in zip(bank["backbones"], bank["flip_average"], bank["sizes"], strict=True)

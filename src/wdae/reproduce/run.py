@@ -167,7 +167,7 @@ def _record(
     role: Role = "held-out" if "held-out" in banks else next(iter(banks))
     curves: dict[str, Any] = {
         "role": role,
-        "shots": curve_records(benchmark, role, finished, "_top5" if benchmark.top5 else ""),
+        "shots": curve_records(role, finished, "_top5" if benchmark.top5 else ""),
         "trade_off": trade_off_records(role, finished, shots),
         "classes": class_records(role, finished, shots[0], banks[role]),
         "class_shots": shots[0],
