@@ -20,7 +20,17 @@ from wdae import FeatureBank, Part
 
 IMAGES = {Part.BASE_TRAIN: 100, Part.BASE_HELD_OUT: 40, Part.VALIDATION: 150, Part.NOVEL: 300}
 SEED = 0
-KEPT_INFO = ("source", "backbone", "flip_average", "sizes", "precision", "figures", "model_sha256")
+KEPT_INFO = (
+    "source",
+    "backbone",
+    "flip_average",
+    "sizes",
+    "crops",
+    "crop_area",
+    "precision",
+    "figures",
+    "model_sha256",
+)
 NAMES = """
 n01532829 house finch, n01558993 robin, n01704323 triceratops, n01749939 green mamba, n01770081 harvestman,
 n01843383 toucan, n01910747 jellyfish, n02074367 dugong, n02089867 Walker hound, n02091831 Saluki,

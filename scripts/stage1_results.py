@@ -39,6 +39,8 @@ def collect(name: str, run: Path, model: Path, views: dict[str, Path], note: str
     }
     if "start" in recipe:
         recipe["start"] = True
+    if "distillation" in recipe:
+        recipe["distillation"] |= {"teachers": len(recipe["distillation"]["teachers"])}
     last = lines[-1]
     return {
         "name": name,

@@ -72,6 +72,8 @@ def test_distances_are_of_class_means_to_the_nearest_base_classes(small_bank: Fe
         ({"flip_average": True}, "not named, means over a picture and its mirror image, 24 dimensions."),
         ({"sizes": [80, 92, 104]}, "named, means over a picture at 80, 92 and 104 px, 24"),
         ({"flip_average": True, "sizes": [80, 104]}, "a picture and its mirror image at 80 and 104 px, 24"),
+        ({"crops": 8}, "named, means over a picture and over 8 random crops of it, 24"),
+        ({"flip_average": True, "crops": 8}, "and its mirror image and over 8 random crops of it, 24"),
         (
             {"joined": [{"backbone": "a", "flip_average": True}, {"joined": [{"backbone": "b"}, {}]}]},
             ": side by side: a, means over a picture and its mirror image; b; backbone not named; together",

@@ -75,13 +75,15 @@ def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     words = ["reproduce", "tiered-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
     assert wdae(*words, "--sizes", 4, 16) == 2
     assert not run.exists()
-    assert wdae(*words, "--sizes", 16, 20) == 0
+    assert wdae(*words, "--sizes", 16, 20, "--crops", 2) == 0
     record = record_of(run)
     assert record["banks"]["whole"]["sizes"] == [[16, 20]]
+    assert record["banks"]["whole"]["crops"] == [2]
     assert FeatureBank.open(run / "banks/whole").info["sizes"] == [16, 20]
-    capsys.readouterr()
-    assert wdae("reproduce", "tiered-imagenet", "--resume", "-o", run, "--sizes", 16) == 2
-    assert "made with other settings" in capsys.readouterr().err
+    for other in (("--sizes", 16), ("--crops", 3)):
+        capsys.readouterr()
+        assert wdae("reproduce", "tiered-imagenet", "--resume", "-o", run, *other) == 2
+        assert "made with other settings" in capsys.readouterr().err
     (table,) = record["tables"]
     assert (table["number"], table["role"]) == (4, "whole")
     rows = {entry["row"]: entry for entry in table["rows"] if entry["n_shot"] == 5}

@@ -1,4 +1,4 @@
-"""Features averaged over several picture sizes: the right mean, the right pictures, resumed rightly."""
+"""Features averaged over sizes and crops: the right mean, the right pictures, resumed rightly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import torch
 from stage1_samples import extraction
 from torch.nn import functional as F
 
+from wdae.backbones import Backbone
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.config import load
 from wdae.data import ImageSet, PixelArray, open_dataset, pixels
-from wdae.data.augment import AugmentConfig
+from wdae.data.augment import AugmentConfig, augment
 from wdae.errors import DataError, RecipeError
+from wdae.randomness import derive_seed
+from wdae.train import embed as embedding
 from wdae.train.distributed import Team
-from wdae.train.embed import embed
+from wdae.train.embed import embed, embed_crops
 from wdae.train.extract import extract
 from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import load_model
@@ -92,7 +95,7 @@ def test_rows_that_differ_between_sizes_are_refused(tmp_path: Path, monkeypatch:
 
 
 def test_chunks_of_other_sizes_are_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.train import extract as module
+    from wdae.train import look as module
 
     made: list[tuple[int, int]] = []
     stop_at = 4
@@ -135,12 +138,106 @@ def test_sizes_by_command(tmp_path: Path) -> None:
         assert FeatureBank.open(tmp_path / f"bank-{number}").info["sizes"] == [16, 24]
 
 
+def test_crops_are_averaged_and_count_as_one_more_side(tmp_path: Path) -> None:
+    small, large = (_features(tmp_path, f"{size}", size=size) for size in (16, 24))
+    many = _features(tmp_path, "many", sizes=(16, 24), crops=3, crop_area=(0.3, 0.6), chunk=50)
+    config = extraction(tmp_path)
+    assert config.model is not None
+    model, images = load_model(config.model), open_dataset(config.data)
+    whole = pixels(images, 24, cache_dir=config.cache_dir).tensor()
+    look = AugmentConfig(
+        size=16,
+        crop="resized",
+        area=(0.3, 0.6),
+        brightness=0,
+        contrast=0,
+        saturation=0,
+        mean=tuple(model.card["mean"]),
+        std=tuple(model.card["std"]),
+    )
+    seen = []
+    for start in (0, 50):
+        drawn = torch.Generator().manual_seed(derive_seed(0, "crops", start))
+        crops = [augment(whole[start : start + 50], look, drawn) for _ in range(3)]
+        with torch.no_grad():
+            seen.append(sum(F.normalize(model.recogniser.backbone(crop), dim=1) for crop in crops) / 3)
+    parts = (small.features, large.features, torch.cat(seen))
+    wanted = sum(F.normalize(part, dim=1) for part in parts) / 3
+    assert torch.allclose(many.features, wanted, atol=1e-5)
+    assert not torch.allclose(F.normalize(parts[2], dim=1), F.normalize(parts[0], dim=1), atol=1e-2)
+    assert many.info["crops"] == 3
+    assert many.info["crop_area"] == [0.3, 0.6]
+    assert "crops" not in small.info
+    other = _features(tmp_path, "other", sizes=(16, 24), crops=3, crop_area=(0.3, 0.6), chunk=50, batch=7)
+    assert torch.allclose(other.features, many.features, atol=1e-5)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_crops_are_of_their_own_picture_where_one_is_left_out(tmp_path: Path, stream: bool) -> None:
+    extraction(tmp_path)
+    (tmp_path / "pictures" / "base" / "base-1" / "9.png").write_bytes(b"no picture")
+    plain, mirrored, cropped = (
+        _features(tmp_path, name, skip_broken=True, stream=stream, **changes)
+        for name, changes in (
+            ("plain", {}),
+            ("mirrored", {"flip_average": True}),
+            ("cropped", {"crops": 1, "crop_area": (1.0, 1.0)}),
+        )
+    )
+    assert len(cropped.labels) == 79
+    # A crop that shows everything is the picture itself, or its mirror image.
+    wanted = torch.stack([F.normalize(plain.features, dim=1), mirrored.features])
+    near = (cropped.features - wanted).abs().amax(dim=2) < 1e-5
+    assert near.any(dim=0).all()
+    assert near.any(dim=1).all()
+
+
+def test_crops_are_cut_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, real = extraction(tmp_path), embedding.eager_features
+    assert config.model is not None
+    backbone, seen = load_model(config.model).recogniser.backbone, []
+
+    def kept(backbone: Backbone, pictures: torch.Tensor) -> torch.Tensor:
+        seen.append(pictures)
+        return real(backbone, pictures)
+
+    monkeypatch.setattr(embedding, "eager_features", kept)
+    chunk = pixels(open_dataset(config.data), 24, cache_dir=config.cache_dir).tensor()[:8]
+    look = AugmentConfig(size=16, crop="resized", brightness=0, contrast=0, saturation=0)
+    drawn = [torch.Generator().manual_seed(0) for _ in range(2)]
+    embed_crops(backbone, chunk, look, 2, drawn[0], device=ALONE.device, precision="bf16")
+    for pictures in seen:
+        assert torch.equal(pictures, augment(chunk, look, drawn[1]))
+    assert len(seen) == 2
+
+
+def test_chunks_of_other_crops_are_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wdae.train import look as module
+
+    made: list[int] = []
+    real = module.embed_crops
+
+    def counted(backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        made.append(len(chunk))
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return real(backbone, chunk, *args, **options)
+
+    monkeypatch.setattr(module, "embed_crops", counted)
+    with pytest.raises(KeyboardInterrupt):
+        extract(extraction(tmp_path, crops=2), tmp_path / "bank", ALONE)
+    made[:] = [0, 0]
+    extract(extraction(tmp_path, crops=2, crop_area=(0.5, 1.0)), tmp_path / "bank", ALONE)
+    assert made[2:] == [32, 32, 16]
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
         ({"size": 16, "sizes": [16, 24]}, "give either 'size' or 'sizes'"),
         ({"sizes": [16, 4]}, "'sizes' must be at least 8 each, got 4"),
         ({"sizes": [16, 24, 16]}, "'sizes' must differ, got 16, 24, 16"),
+        ({"crop_area": [0.8, 0.5]}, "'crop_area' is two shares in 0 … 1"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], fault: str) -> None:

@@ -13,10 +13,10 @@ from wdae.data.augment import AugmentConfig
 from wdae.errors import DataError, RecipeError
 from wdae.train.averaging import Average, refresh_statistics
 from wdae.train.batches import ResidentBatches
-from wdae.train.distillation import teacher_divergence
+from wdae.train.distillation import Lesson, likeness_error, teacher_divergence
 from wdae.train.mixup import Mix, draw_mix
 from wdae.train.objective import mixed_cross_entropy, objective
-from wdae.train.recogniser import build_recogniser
+from wdae.train.recogniser import Seen, build_recogniser
 from wdae.train.rotation import all_turns, upright_and_turned
 from wdae.train.schedule import rate_share
 from wdae.train.stage1_config import ScheduleConfig, VariationConfig
@@ -113,6 +113,13 @@ def test_bad_schedules_are_refused() -> None:
         recipe(schedule__drops=[0.9, 0.5])
 
 
+def test_a_likeness_that_would_never_count_is_refused() -> None:
+    distillation = {"teachers": ["a"], "likeness": 5.0}
+    with pytest.raises(RecipeError, match=r"only in steps that mix nothing, and mixup.probability is 1"):
+        recipe(distillation=distillation, mixup={"layers": [0]})
+    assert recipe(distillation=distillation, mixup={"probability": 0.5}).distillation is not None
+
+
 def test_mixing_rows_and_losses() -> None:
     rows = torch.randn(4, 2, 3, 3, generator=generator())
     mix = Mix(1, torch.tensor(0.3), torch.tensor([1, 0, 3, 2]))
@@ -150,7 +157,7 @@ def test_manifold_mixing_happens_between_stages() -> None:
     hidden = model.backbone.stages[1](model.backbone.stages[0](images))
     hidden = 0.25 * hidden + 0.75 * hidden.flip(0)
     features = model.backbone.stages[3](model.backbone.stages[2](hidden)).mean(dim=(2, 3))
-    scores, turn_scores = model(images, mix)
+    scores, turn_scores, _ = model(images, mix)
     assert torch.allclose(scores, model.classifier(features), atol=1e-5)
     assert turn_scores is not None
     assert not torch.allclose(scores, model(images)[0], atol=1e-3)
@@ -162,11 +169,41 @@ def test_objective_counts_what_the_recipe_says() -> None:
         config = recipe(rotation={"weight": 0.5, "classify_all_turns": everything}, label_smoothing=0.1)
         batch = ResidentBatches(data.train.images, data.train.labels, config).at(0)
         scores, turns = torch.randn(32, 4, generator=generator()), torch.randn(32, 4, generator=generator(1))
-        loss, values = objective(config, scores, turns, batch, None, None)
+        loss, values = objective(config, Seen(scores, turns, scores), batch, None, None)
         rows = 32 if everything else 8
         expected = F.cross_entropy(scores[:rows], batch.labels[:rows], label_smoothing=0.1)
         assert torch.allclose(loss, expected + 0.5 * F.cross_entropy(turns, batch.turns))
         assert torch.allclose(values[4], (scores[:8].argmax(1) == batch.labels[:8]).float().mean())
+
+
+def test_likeness_against_a_loop() -> None:
+    own, other = torch.randn(4, 3, generator=generator()), torch.randn(4, 6, generator=generator(1))
+    pairs = [(i, j) for i in range(4) for j in range(4)]
+    slow = [
+        (F.cosine_similarity(own[i], own[j], 0) - F.cosine_similarity(other[i], other[j], 0)) ** 2
+        for i, j in pairs
+    ]
+    assert torch.allclose(likeness_error(own, F.normalize(other, dim=1)), torch.stack(slow).mean(), atol=1e-6)
+
+
+def test_teachers_count_for_scores_and_for_the_likeness_of_upright_unmixed_pictures() -> None:
+    config = recipe(
+        rotation={"weight": 0.0, "classify_all_turns": True},
+        distillation={"teachers": ["a"], "weight": 0.8, "temperature": 2.0, "likeness": 7.0},
+    )
+    data = drawn_data()
+    batch = ResidentBatches(data.train.images, data.train.labels, config).at(0)
+    scores, taught = torch.randn(2, 32, 4, generator=generator())
+    features, theirs = torch.randn(2, 32, 6, generator=generator(1))
+    lesson, seen = Lesson(taught, F.normalize(theirs, dim=1)), Seen(scores, None, features)
+    labels = F.cross_entropy(scores, batch.labels)
+    for mix in (None, Mix(1, torch.tensor(0.3), batch.partner)):
+        if mix is not None:
+            labels = mixed_cross_entropy(scores, batch.labels, mix)
+        expected = 0.2 * labels + 0.8 * teacher_divergence(scores, taught, mix, 2.0)
+        if mix is None:
+            expected = expected + 0.8 * 7.0 * likeness_error(features[:8], lesson.features[:8])
+        assert torch.allclose(objective(config, seen, batch, mix, lesson)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ema", "swa"])

@@ -24,6 +24,7 @@ from wdae.train import embed as embedding
 from wdae.train.averaging import refresh_statistics
 from wdae.train.base import BEST, LAST, train_stage1
 from wdae.train.checkpoint import load_checkpoint
+from wdae.train.distillation import Teachers
 from wdae.train.distributed import Team
 from wdae.train.embed import eager_features
 from wdae.train.extract import extract
@@ -171,12 +172,42 @@ def test_nonsense_ends_with_advice(tmp_path: Path) -> None:
 def test_born_again(tmp_path: Path) -> None:
     config = recipe(epochs=2)
     train_stage1(config, drawn_data(), first := Run.create(tmp_path / "first", config), ALONE)
-    pupil = recipe(epochs=1, distillation={"teacher": str(first.path / "model")}, mixup={"layers": [1]})
+    teachers = {"teachers": [str(first.path / "model")]}
+    pupil = recipe(epochs=1, distillation=teachers, mixup={"layers": [1]})
     run = Run.create(tmp_path / "second", pupil)
     train_stage1(pupil, drawn_data(), run, ALONE)
     assert all(row["teacher_loss"] > 0 for row in run.metrics() if "loss" in row)
     with pytest.raises(ModelError, match="knows 4 classes, not the 3"):
         train_stage1(pupil, drawn_data(classes=3), Run.create(tmp_path / "third", pupil), ALONE)
+    other = recipe(distillation=teachers, augment__mean=[0.5, 0.5, 0.5])
+    with pytest.raises(ModelError, match="normalised by other values"):
+        train_stage1(other, drawn_data(), Run.create(tmp_path / "fourth", other), ALONE)
+
+
+def test_several_teachers_teach_their_mean(tmp_path: Path) -> None:
+    folders = []
+    for seed in (0, 1):
+        config = recipe(epochs=1, seed=seed)
+        train_stage1(config, drawn_data(), run := Run.create(tmp_path / f"{seed}", config), ALONE)
+        folders.append(run.path / "model")
+    names = drawn_data().class_names
+    images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    told = [
+        Teachers(recipe(distillation={"teachers": some}), names, torch.device("cpu")).of(images)
+        for some in (folders[:1], folders[1:], folders)
+    ]
+    assert torch.allclose(told[2].scores, (told[0].scores + told[1].scores) / 2, atol=1e-5)
+    cosines = [lesson.features @ lesson.features.T for lesson in told]
+    assert torch.allclose(cosines[2], (cosines[0] + cosines[1]) / 2, atol=1e-5)
+    assert not torch.allclose(cosines[0], cosines[1], atol=1e-2)
+    # Pupils of a near-zero rate learn nothing; those of a real one come nearer to what both say.
+    losses = []
+    for rate in (1e-9, 0.05):
+        taught = {"teachers": [str(f) for f in folders], "weight": 1.0, "likeness": 5.0}
+        pupil = recipe(epochs=3, seed=2, distillation=taught, optimiser__learning_rate=rate)
+        train_stage1(pupil, drawn_data(), run := Run.create(tmp_path / f"pupil-{rate}", pupil), ALONE)
+        losses.append([row["teacher_loss"] for row in run.metrics() if "teacher_loss" in row][-1])
+    assert losses[1] < 0.7 * losses[0]
 
 
 def test_a_second_round_goes_on_from_the_first(tmp_path: Path) -> None:
@@ -288,7 +319,7 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
 
 
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.train import extract as module
+    from wdae.train import look as module
 
     made: list[int] = []
     real = module.embed

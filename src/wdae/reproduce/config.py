@@ -52,6 +52,8 @@ class ReproduceRecipe(Config):
     """Extract means over each picture and its mirror image (the paper does not)."""
     sizes: Sides = ()
     """Extract means over each picture at these sides (the paper: one, the model's own, as by default)."""
+    crops: int = Field(0, ge=0)
+    """Extract means that take in this many random crops of each picture too (the paper: none)."""
     reading: Literal["names", "positions"] = "names"
     """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
     allow_missing: bool = False

@@ -95,18 +95,19 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
 
 def _backbones(bank: Mapping[str, Any]) -> str:
     """Of which backbones a bank's features are, and of how many views of a picture."""
-    each = [
-        (name or "backbone not named") + _views(mirrored, sizes)
-        for name, mirrored, sizes in zip(bank["backbones"], bank["flip_average"], bank["sizes"], strict=True)
-    ]
+    crops = bank.get("crops") or [0] * len(bank["backbones"])  # records of before there were any
+    views = zip(bank["backbones"], bank["flip_average"], bank["sizes"], crops, strict=True)
+    each = [(name or "backbone not named") + _views(*seen) for name, *seen in views]
     return each[0] if len(each) == 1 else "side by side: " + "; ".join(each) + "; together"
 
 
-def _views(mirrored: bool, sizes: Sequence[int]) -> str:
+def _views(mirrored: bool, sizes: Sequence[int], crops: int) -> str:
     text = ", means over a picture and its mirror image" if mirrored else ""
     if len(sizes) > 1:
         text = text or ", means over a picture"
         text += f" at {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} px"
+    if crops:
+        text = f"{text or ', means over a picture'} and over {crops} random crops of it"
     return text
 
 

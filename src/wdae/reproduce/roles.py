@@ -49,6 +49,7 @@ class RoleBank:
             "backbones": [member.get("backbone") for member in members],
             "flip_average": [bool(member.get("flip_average")) for member in members],
             "sizes": [list(member.get("sizes") or ()) for member in members],
+            "crops": [int(member.get("crops") or 0) for member in members],
             "held_out_per_class": (recipe.get("data") or {}).get("held_out"),
             "stage1_epochs": recipe.get("epochs"),
             "images": {part.value: sum(self.bank.counts(part)) for part in Part},
@@ -120,6 +121,8 @@ def _made_from(
     kept: dict[str, Any] = {"flip_average": recipe.flip_average, "reading": recipe.reading}
     if recipe.sizes:
         kept["sizes"] = list(recipe.sizes)
+    if recipe.crops:
+        kept["crops"] = recipe.crops
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
     config = stage1_config(benchmark, recipe, role)
@@ -187,6 +190,7 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
         model=model,
         flip_average=recipe.flip_average,
         sizes=recipe.sizes,
+        crops=recipe.crops,
         allow_missing=recipe.allow_missing,
         stream=trained.get("stream", False),
     )

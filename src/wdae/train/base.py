@@ -19,7 +19,7 @@ from wdae.run import Run
 from wdae.train.averaging import refresh_statistics
 from wdae.train.batches import Batches
 from wdae.train.checkpoint import load_checkpoint, save_checkpoint
-from wdae.train.distillation import Teacher
+from wdae.train.distillation import Teachers
 from wdae.train.distributed import Team, share_batch_norm
 from wdae.train.interrupt import held_interrupts
 from wdae.train.meter import Meter
@@ -78,11 +78,13 @@ def train_stage1(
         if main:
             run.truncate_metrics(state.step)
     _check_layers(config, state.model)
-    teacher = Teacher(config.distillation, data.class_names, device) if config.distillation else None
+    teachers = Teachers(config, data.class_names, device) if config.distillation else None
     mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
     if mode != "off":
         state.model.compile_stages(mode)
         batches.compile(mode)
+        if teachers is not None:
+            teachers.compile_stages(mode)
     model = team.wrap(state.model).train()
     flops = 3 * forward_flops(state.model.backbone, batches.side)
     meter = Meter(device, config.batch * batches.copies, flops, team)
@@ -94,9 +96,9 @@ def train_stage1(
             batch = batches.at(state.step)
             mix = draw_mix(config.mixup, config.seed, state.step, batch.partner) if config.mixup else None
             with _randomness(config, state.step, team), _autocast(config, device):
-                scores, turn_scores = model(batch.images, mix)
-                taught = teacher.scores(batch.images[: classified(config, batch)]) if teacher else None
-            loss, values = objective(config, scores, turn_scores, batch, mix, taught)
+                seen = model(batch.images, mix)
+                lesson = teachers.of(batch.images[: classified(config, batch)]) if teachers else None
+            loss, values = objective(config, seen, batch, mix, lesson)
             state.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             state.optimiser.step()

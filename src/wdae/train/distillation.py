@@ -1,6 +1,8 @@
-"""Born-again training: a trained model of the same classes teaches a new one."""
+"""Born-again training: trained models of the same classes, one or several, teach a new one."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,28 +11,52 @@ from torch.nn import functional as F
 from wdae.errors import ModelError
 from wdae.train.mixup import Mix
 from wdae.train.model_file import load_model
-from wdae.train.stage1_config import DistillationConfig
+from wdae.train.stage1_config import Stage1Config
 
 
-class Teacher:
-    """A frozen model whose scores the new one is drawn towards."""
+class Lesson(NamedTuple):
+    """What the teachers say of a batch.
 
-    def __init__(
-        self, config: DistillationConfig, class_names: tuple[str, ...], device: torch.device
-    ) -> None:
-        model = load_model(config.teacher, device)
-        if model.class_names != class_names:
-            raise ModelError(
-                f"the teacher in {config.teacher} knows {len(model.class_names)} classes, not the "
-                f"{len(class_names)} that are trained on here; give one trained on the same classes"
-            )
-        self.recogniser = model.recogniser.channels_last().requires_grad_(False)
+    Shapes: ``scores [B, C]``, their mean; ``features [B, ΣD]`` of unit length, side by side, so that the
+    cosine of two rows is the mean of the teachers' cosines.
+    """
+
+    scores: Tensor
+    features: Tensor
+
+
+class Teachers:
+    """Frozen models that the new one is drawn towards."""
+
+    def __init__(self, config: Stage1Config, class_names: tuple[str, ...], device: torch.device) -> None:
+        self.recognisers = []
+        seen = {"mean": list(config.augment.mean), "std": list(config.augment.std)}
+        for path in config.distillation.teachers if config.distillation else ():
+            model = load_model(path, device)
+            if model.class_names != class_names:
+                raise ModelError(
+                    f"the teacher in {path} knows {len(model.class_names)} classes, not the "
+                    f"{len(class_names)} that are trained on here; give one trained on the same classes"
+                )
+            if known := {key: model.card[key] for key in seen if model.card[key] != seen[key]}:
+                raise ModelError(
+                    f"the teacher in {path} knows pictures normalised by other values: {known}; "
+                    f"here they are {seen}"
+                )
+            self.recognisers.append(model.recogniser.channels_last().requires_grad_(False))
+
+    def compile_stages(self, mode: str) -> None:
+        """Compile the teachers as their pupil is."""
+        for recogniser in self.recognisers:
+            recogniser.compile_stages(mode)
 
     @torch.no_grad()
-    def scores(self, images: Tensor) -> Tensor:
-        """Class scores ``[B, C]`` of pictures ``[B, 3, S, S]``, unmixed."""
-        scores: Tensor = self.recogniser(images)[0]
-        return scores
+    def of(self, images: Tensor) -> Lesson:
+        """What they say of pictures ``[B, 3, S, S]``, unmixed."""
+        seen = [recogniser(images) for recogniser in self.recognisers]
+        scores = torch.stack([one.scores for one in seen]).mean(dim=0)
+        features = torch.cat([F.normalize(one.features, dim=1) for one in seen], dim=1)
+        return Lesson(scores, F.normalize(features, dim=1))
 
 
 def teacher_divergence(scores: Tensor, teacher: Tensor, mix: Mix | None, temperature: float) -> Tensor:
@@ -40,3 +66,13 @@ def teacher_divergence(scores: Tensor, teacher: Tensor, mix: Mix | None, tempera
         target = torch.lerp(target[mix.partner[: len(target)]], target, mix.share)
     log_scores = (scores / temperature).log_softmax(dim=1)
     return temperature**2 * F.kl_div(log_scores, target, reduction="batchmean")
+
+
+def likeness_error(features: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of the pupil's and the teachers' cosines, over all pairs of pictures.
+
+    It draws the geometry that class means are compared in, not only the directions of the classes
+    trained on. Shapes: ``features [B, D]``, ``teacher [B, ΣD]`` of unit length.
+    """
+    own = F.normalize(features, dim=1)
+    return F.mse_loss(own @ own.T, teacher @ teacher.T)

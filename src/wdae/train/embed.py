@@ -1,7 +1,8 @@
-"""Features of pictures without variation: what validation and extraction share."""
+"""Features of pictures: what validation and extraction share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wdae.backbones import Backbone
-from wdae.data.augment import AugmentConfig, prepare
+from wdae.data.augment import AugmentConfig, Draws, apply_augment, prepare, sample_augment
+
+Views = Callable[[Tensor, int], Iterator[Tensor]]
+"""A batch of pictures and its place among all of them, to what the backbone is to see of it, one by one."""
 
 
-@torch.no_grad()
 def embed(
     backbone: Backbone,
     images: Tensor,
@@ -24,12 +27,63 @@ def embed(
     flip_average: bool = False,
     compiled: bool = False,
 ) -> Tensor:
-    """Features ``[M, D]`` float32, on ``device``, of pictures ``[M, 3, S, S]`` uint8 on any device.
+    """Features ``[M, D]`` float32, on ``device``, of whole pictures ``[M, 3, S, S]`` uint8 on any device.
 
     Args:
         flip_average: the mean of the unit-length features of each picture and its mirror image.
         compiled: use compiled stages, where there are any.
     """
+
+    def views(piece: Tensor, _: int) -> Iterator[Tensor]:
+        pictures = prepare(piece, config)
+        yield pictures
+        if flip_average:
+            yield pictures.flip(-1)
+
+    return _features(backbone, images, views, device, batch, precision, compiled)
+
+
+def embed_crops(
+    backbone: Backbone,
+    images: Tensor,
+    config: AugmentConfig,
+    count: int,
+    generator: torch.Generator,
+    *,
+    device: torch.device,
+    batch: int = 512,
+    precision: str = "bf16",
+    compiled: bool = False,
+) -> Tensor:
+    """Means ``[M, D]`` of the unit-length features of ``count`` views of each picture.
+
+    They are drawn as ``config`` says; what is drawn does not depend on the batch. Other arguments: as those
+    of :func:`embed`.
+    """
+    height, width = images.shape[-2:]
+    drawn = [sample_augment(len(images), height, width, config, generator) for _ in range(count)]
+
+    def views(piece: Tensor, start: int) -> Iterator[Tensor]:
+        for draws in drawn:
+            here = [draw[start : start + len(piece)] for draw in draws]
+            short = len(piece) - len(here[0])  # rows that only fill the last batch
+            here = [torch.cat([draw, draw[:1].expand(short, *draw.shape[1:])]).to(device) for draw in here]
+            yield apply_augment(piece, Draws(*here), config)
+
+    return _features(backbone, images, views, device, batch, precision, compiled)
+
+
+@torch.no_grad()
+def _features(
+    backbone: Backbone,
+    images: Tensor,
+    views: Views,
+    device: torch.device,
+    batch: int,
+    precision: str,
+    compiled: bool,
+) -> Tensor:
+    """Of one view, as the backbone gives them; of several, the mean of unit-length features."""
     features_of = backbone if compiled else partial(eager_features, backbone)
     out = torch.empty(len(images), backbone.feature_dim, device=device)
     for start in range(0, len(images), batch):
@@ -38,12 +92,13 @@ def embed(
         if count < batch and start:
             # A last batch of another size would make cuDNN choose its algorithms anew.
             piece = torch.cat([piece, piece[:1].expand(batch - count, -1, -1, -1)])
-        pictures = prepare(piece, config)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            features = features_of(pictures).float()
-            if flip_average:
-                mirrored = features_of(pictures.flip(-1)).float()
-                features = (F.normalize(features, dim=1) + F.normalize(mirrored, dim=1)) / 2
+        seen = []
+        for pictures in views(piece, start):  # Outside autocast: crops are matrix products.
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                seen.append(features_of(pictures).float())
+        features = seen[0]
+        if len(seen) > 1:
+            features = torch.stack([F.normalize(one, dim=1) for one in seen]).mean(0)
         out[start : start + count] = features[:count]
     return out
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from wdae import backbones
 from wdae.bank import FeatureBank, Part
 from wdae.data import ImageSet, pixels
-from wdae.data.augment import AugmentConfig
 from wdae.data.layouts import open_dataset
 from wdae.data.stream import CentralSquare, stream
-from wdae.errors import DataError, ModelError, StorageError
+from wdae.errors import ModelError, StorageError
 from wdae.progress import progress
 from wdae.storage import load_tensors, read_json, save_tensors, write_json
 from wdae.storage import sha256 as file_sha256
 from wdae.train.base import fast_arithmetic
 from wdae.train.distributed import Team
-from wdae.train.embed import embed
 from wdae.train.extract_config import ExtractConfig
+from wdae.train.look import Look, Read, Rows, same_rows, seed_of
 from wdae.train.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.train.stage1_data import parted
-
-Rows = np.ndarray[Any, np.dtype[np.int64]]
-Read = Callable[[int, int, int], tuple[Tensor, Rows]]
-"""Side, start and stop to pictures uint8 ``[n, 3, side, side]`` with their numbers in the set."""
 
 
 @dataclass(frozen=True)
@@ -75,31 +68,20 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     read, count = _reader(config, images, sides)
     work = out.with_name(f"{out.name}.unfinished")
     _begin(work, _plan(config, images, sides, count), team)
-    augments = {side: _augment(model, side) for side in sides}
-    rate = _run_chunks(config, backbone, augments, read, count, work, team)
+    look = Look(config, backbone, model, sides, team.device)
+    rate = _run_chunks(config, look, read, count, work, team)
     if team.is_main:
         _assemble(config, model, images, sides, count, work).save(out, config.dtype)
         shutil.rmtree(work, ignore_errors=True)
     team.barrier()
     mirrored = 2 if config.flip_average else 1
     flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
+    flops += config.crops * backbones.forward_flops(backbone, sides[0])
     return Extraction(out, count, rate, rate * flops / 1e12)
 
 
-def _run_chunks(
-    config: ExtractConfig,
-    backbone: backbones.Backbone,
-    augments: Mapping[int, AugmentConfig],
-    read: Read,
-    count: int,
-    work: Path,
-    team: Team,
-) -> float:
-    """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone.
-
-    Args:
-        augments: how pictures of each side are prepared.
-    """
+def _run_chunks(config: ExtractConfig, look: Look, read: Read, count: int, work: Path, team: Team) -> float:
+    """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone."""
     starts = list(range(0, count, config.chunk))[team.rank :: team.size]
     todo = [start for start in starts if not _chunk(work, start).is_file()]
     seconds, done = 0.0, 0
@@ -107,53 +89,13 @@ def _run_chunks(
     with progress(total, "extracting", "images") as bar:
         for start in todo:
             stop = min(start + config.chunk, count)
-            features, rows, took = _embed_chunk(config, backbone, augments, read, start, stop, team.device)
+            features, rows, took = look.at(read, start, stop)
             if start != todo[0] or len(todo) == 1:  # The first chunk warms up.
                 seconds, done = seconds + took, done + len(rows)
             save_tensors(_chunk(work, start), {"features": features.cpu(), "rows": torch.from_numpy(rows)})
             bar.update(len(rows))
     team.barrier()
     return done / seconds if seconds else 0.0
-
-
-def _embed_chunk(
-    config: ExtractConfig,
-    backbone: backbones.Backbone,
-    augments: Mapping[int, AugmentConfig],
-    read: Read,
-    start: int,
-    stop: int,
-    device: torch.device,
-) -> tuple[Tensor, Rows, float]:
-    """The pictures' features, their numbers in the set, and the seconds of the embedding alone.
-
-    One side is as the backbone gives it; of several, the mean of unit-length features.
-    """
-    views: list[tuple[Tensor, Rows]] = []
-    seconds = 0.0
-    for side, augment in augments.items():  # Side after side: cuDNN chooses its algorithms by shape.
-        chunk, rows = read(side, start, stop)
-        chunk = chunk.to(device)
-        _wait(device)
-        began = time.monotonic()
-        features = embed(
-            backbone,
-            chunk,
-            augment,
-            device=device,
-            batch=config.batch,
-            precision=config.precision,
-            flip_average=config.flip_average,
-            compiled=config.compile,
-        )
-        _wait(device)
-        seconds += time.monotonic() - began
-        views.append((features, rows))
-    features, rows = views[0]
-    if len(views) > 1:
-        _same_rows(dict(zip(augments, (others for _, others in views), strict=True)))
-        features = torch.stack([F.normalize(view, dim=1) for view, _ in views]).mean(0)
-    return features, rows, seconds
 
 
 def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tuple[Read, int]:
@@ -171,24 +113,13 @@ def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tu
         side: pixels(images, side, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
         for side in sides
     }
-    _same_rows({side: array.kept for side, array in arrays.items()})
+    same_rows({side: array.kept for side, array in arrays.items()})
 
     def cached(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
         at = np.arange(start, stop, dtype=np.int64)
         return arrays[side].tensor("cpu", at), arrays[side].kept[at]
 
     return cached, len(arrays[sides[0]])
-
-
-def _same_rows(rows: Mapping[int, Rows]) -> None:
-    """Refuse pictures that could be read at one side and not at another: their features would be mixed up."""
-    first, *others = rows
-    for side in others:
-        if odd := np.setxor1d(rows[first], rows[side]).tolist():
-            raise DataError(
-                f"{len(odd)} pictures (the first: number {odd[0]}) could be read at {first} or {side} pixels,"
-                " not at both; the files changed meanwhile, or their disk is failing: try again"
-            )
 
 
 def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
@@ -202,20 +133,13 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
         allow_missing=config.allow_missing,
     )
     held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
-    seed = recipe.get("seed", 0) if config.seed is None else config.seed
-    return parted(images, trained.get("classes", "base"), held_out, seed)
+    return parted(images, trained.get("classes", "base"), held_out, seed_of(config, model))
 
 
 def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
     if model is not None:
         return model.recogniser.backbone
     return backbones.build(str(config.backbone), **config.backbone_options)
-
-
-def _augment(model: Stage1Model | None, side: int) -> AugmentConfig:
-    if model is None:
-        return AugmentConfig(size=side)
-    return AugmentConfig(size=side, mean=tuple(model.card["mean"]), std=tuple(model.card["std"]))
 
 
 def _check_classes(model: Stage1Model, images: ImageSet) -> None:
@@ -233,6 +157,8 @@ def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: 
     """What the chunks on disk depend on: chunks of another plan are thrown away."""
     weights = file_sha256(config.model / WEIGHTS) if config.model is not None else ""
     kept = {"backbone", "backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
+    if config.crops:
+        kept |= {"crops", "crop_area", "seed"}
     return {
         **config.model_dump(mode="json", include=kept),
         "weights": weights,
@@ -270,6 +196,8 @@ def _assemble(
         "sizes": list(sides),
         "precision": config.precision,
     }
+    if config.crops:
+        info |= {"crops": config.crops, "crop_area": list(config.crop_area)}
     if model is not None:
         info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
         info["model_sha256"] = file_sha256(Path(str(config.model)) / WEIGHTS)
@@ -288,8 +216,3 @@ def _assemble(
 
 def _chunk(work: Path, start: int) -> Path:
     return work / f"{start:09d}.safetensors"
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -18,6 +18,14 @@ def _sensible(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
+def _share(area: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < area[0] <= area[1] <= 1:
+        raise ValueError(
+            f"'crop_area' is two shares in 0 … 1, the smaller first: got {area[0]} and {area[1]}"
+        )
+    return area
+
+
 Sides = Annotated[tuple[int, ...], AfterValidator(_sensible)]
 """Sides of pictures, each at least 8 and no two the same."""
 
@@ -42,10 +50,15 @@ class ExtractConfig(Config):
     sizes: Sides = ()
     """Sides at which each picture is seen; its features are the mean over them, each of unit length
     (``size`` alone by default)."""
+    crops: int = Field(default=0, ge=0)
+    """Random crops of each picture, cut from the largest of the sides and seen at the first, half of them
+    mirrored by chance; the mean of their features counts as one more side."""
+    crop_area: Annotated[tuple[float, float], AfterValidator(_share)] = (0.35, 1.0)
+    """Smallest and largest share of the picture that a crop shows."""
     held_out: int | None = Field(default=None, ge=0)
     """Images of each base class marked as held out; as in the model's training by default."""
     seed: int | None = Field(default=None, ge=0)
-    """Draws the held-out images; as in the model's training by default."""
+    """Draws the held-out images, and crops; as in the model's training by default."""
     flip_average: bool = False
     """Average the features of each picture and of its mirror image."""
     dtype: Literal["float32", "float16", "int8"] = "float32"
@@ -53,7 +66,7 @@ class ExtractConfig(Config):
     batch: int = Field(default=512, ge=1)
     """Pictures at a time."""
     chunk: int = Field(default=8192, ge=1)
-    """Pictures between two saves: what an interruption can cost."""
+    """Pictures between two saves: what an interruption can cost. Crops are drawn chunk by chunk."""
     precision: Literal["bf16", "float32"] = "bf16"
     """Arithmetic of the backbone."""
     compile: bool = False

@@ -1,4 +1,4 @@
-"""The loss of stage 1: classification, with turns, mixing and a teacher where the recipe asks for them."""
+"""The loss of stage 1: classification, with turns, mixing and teachers where the recipe asks for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wdae.train.batches import Batch
-from wdae.train.distillation import teacher_divergence
+from wdae.train.distillation import Lesson, likeness_error, teacher_divergence
 from wdae.train.mixup import Mix
+from wdae.train.recogniser import Seen
 from wdae.train.stage1_config import Stage1Config
 
 NAMES = ("loss", "class_loss", "turn_loss", "teacher_loss", "accuracy", "turn_accuracy")
@@ -32,24 +33,26 @@ def classified(config: Stage1Config, batch: Batch) -> int:
 
 def objective(
     config: Stage1Config,
-    scores: Tensor,
-    turn_scores: Tensor | None,
+    seen: Seen,
     batch: Batch,
     mix: Mix | None,
-    teacher_scores: Tensor | None,
+    lesson: Lesson | None,
 ) -> tuple[Tensor, Tensor]:
     """The loss to minimise, and ``[6]`` detached values to log, in the order of ``NAMES``.
 
-    Shapes: ``scores [T B, C]``, ``turn_scores [T B, 4]``, ``teacher_scores`` those of the classified rows.
+    ``seen`` is of all ``T B`` rows, ``lesson`` of the classified ones.
     """
     rotation, distillation = config.rotation, config.distillation
     rows = classified(config, batch)
-    scores, labels = scores[:rows], batch.labels[:rows]
+    scores, labels, turn_scores = seen.scores[:rows], batch.labels[:rows], seen.turn_scores
     class_loss = mixed_cross_entropy(scores, labels, mix, config.label_smoothing)
     turn_loss = teacher_loss = turn_accuracy = torch.zeros((), device=scores.device)
     loss = class_loss
-    if distillation is not None and teacher_scores is not None:
-        teacher_loss = teacher_divergence(scores, teacher_scores, mix, distillation.temperature)
+    if distillation is not None and lesson is not None:
+        teacher_loss = teacher_divergence(scores, lesson.scores, mix, distillation.temperature)
+        if distillation.likeness and mix is None:
+            error = likeness_error(seen.features[: batch.n_upright], lesson.features[: batch.n_upright])
+            teacher_loss = teacher_loss + distillation.likeness * error
         loss = (1.0 - distillation.weight) * class_loss + distillation.weight * teacher_loss
     if rotation is not None and turn_scores is not None:
         turn_loss = F.cross_entropy(turn_scores, batch.turns)

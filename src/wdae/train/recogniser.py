@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,21 @@ from wdae.nn.cosine import CosineClassifier
 from wdae.train.mixup import Mix
 
 
+class Seen(NamedTuple):
+    """What a recogniser makes of pictures.
+
+    Shapes: ``scores [B, C]``; ``turn_scores [B, 4]``, or None without a head for turns; ``features [B, D]``.
+    """
+
+    scores: Tensor
+    turn_scores: Tensor | None
+    features: Tensor
+
+
 class Recogniser(nn.Module):
     """``score_i = γ · cos(F(x), w_i)``, with the scores of the four turns beside them.
 
-    Shapes: ``[B, 3, S, S]`` pictures to ``[B, C]`` class scores and ``[B, 4]`` turn scores (or None).
+    Shapes: ``[B, 3, S, S]`` pictures to those of :class:`Seen`.
     """
 
     def __init__(
@@ -32,8 +43,8 @@ class Recogniser(nn.Module):
         self.classifier = CosineClassifier(n_classes, backbone.feature_dim, scale, generator=generator)
         self.turn_head = nn.Linear(backbone.feature_dim, 4) if tells_turns else None
 
-    def forward(self, images: Tensor, mix: Mix | None = None) -> tuple[Tensor, Tensor | None]:
-        """Class and turn scores, mixed at ``mix.layer`` where a mix is given."""
+    def forward(self, images: Tensor, mix: Mix | None = None) -> Seen:
+        """Class and turn scores and the features, mixed at ``mix.layer`` where a mix is given."""
         hidden = images if mix is None or mix.layer != 0 else mix(images)
         for number, stage in enumerate(self.backbone.stages, start=1):
             hidden = stage(hidden)
@@ -41,7 +52,8 @@ class Recogniser(nn.Module):
                 hidden = mix(hidden)
         features = self.backbone.pooled(hidden).float()
         with torch.autocast(features.device.type, enabled=False):
-            return self.classifier(features), None if self.turn_head is None else self.turn_head(features)
+            turns = None if self.turn_head is None else self.turn_head(features)
+            return Seen(self.classifier(features), turns, features)
 
     def channels_last(self) -> Self:
         """The same model with its convolutions' weights laid out as tensor cores like them."""

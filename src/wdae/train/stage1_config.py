@@ -150,14 +150,18 @@ class AveragingConfig(Config):
 
 
 class DistillationConfig(Config):
-    """Born-again training: a trained model of the same classes as teacher."""
+    """Born-again training: trained models of the same classes as teachers."""
 
-    teacher: Path
-    """Folder of the teacher's ``model.safetensors`` and ``model.json``."""
+    teachers: tuple[Path, ...] = Field(min_length=1)
+    """Folders of the teachers' ``model.safetensors`` and ``model.json``; the mean of their scores teaches."""
     weight: float = Field(default=0.5, ge=0, le=1)
-    """Share of the teacher's term; the labels' term has the rest."""
+    """Share of the teachers' term; the labels' term has the rest."""
     temperature: float = Field(default=4.0, gt=0)
     """Both score sets are divided by it."""
+    likeness: float = Field(default=0.0, ge=0)
+    """Weight of the squared difference between the cosines of pairs of pictures, the new model's and the
+    teachers' mean, in steps that mix nothing; pairs are of upright pictures, within a process. At 50 it
+    weighs about as much as the scores."""
 
 
 class ValidationConfig(Config):
@@ -205,7 +209,7 @@ class Stage1Config(Config):
     averaging: AveragingConfig | None = None
     """Weight averaging, if any."""
     distillation: DistillationConfig | None = None
-    """A teacher, if any."""
+    """Teachers, if any."""
     validation: ValidationConfig = ValidationConfig()
     """How the run is watched and the best model chosen."""
     keep: Literal["best", "last"] = "best"
@@ -234,4 +238,9 @@ class Stage1Config(Config):
             raise ValueError(f"schedule.drops are fractions between 0 and 1, got {self.schedule.drops}")
         if list(self.schedule.drops) != sorted(self.schedule.drops):
             raise ValueError(f"schedule.drops must ascend, got {self.schedule.drops}")
+        if self.mixup and self.mixup.probability == 1 and self.distillation and self.distillation.likeness:
+            raise ValueError(
+                f"distillation.likeness is {self.distillation.likeness}, but counts only in steps that mix "
+                "nothing, and mixup.probability is 1; lower that, or leave likeness out"
+            )
         return self
