@@ -193,7 +193,7 @@ def test_several_teachers_teach_their_mean(tmp_path: Path) -> None:
     names = drawn_data().class_names
     images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     told = [
-        Teachers(recipe(distillation={"teachers": some}), names, torch.device("cpu")).of(images)
+        Teachers(some, recipe().augment, names, torch.device("cpu")).of(images)
         for some in (folders[:1], folders[1:], folders)
     ]
     assert torch.allclose(told[2].scores, (told[0].scores + told[1].scores) / 2, atol=1e-5)

@@ -78,7 +78,9 @@ def train_stage1(
         if main:
             run.truncate_metrics(state.step)
     _check_layers(config, state.model)
-    teachers = Teachers(config, data.class_names, device) if config.distillation else None
+    teachers = None
+    if config.distillation:
+        teachers = Teachers(config.distillation.teachers, config.augment, data.class_names, device)
     mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
     if mode != "off":
         state.model.compile_stages(mode)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,7 +13,7 @@ from torch.nn import functional as F
 from wdae.errors import ModelError
 from wdae.train.mixup import Mix
 from wdae.train.model_file import load_model
-from wdae.train.stage1_config import Stage1Config
+from wdae.train.stage1_config import VariationConfig
 
 
 class Lesson(NamedTuple):
@@ -26,12 +28,24 @@ class Lesson(NamedTuple):
 
 
 class Teachers:
-    """Frozen models that the new one is drawn towards."""
+    """Frozen models that the new one is drawn towards.
 
-    def __init__(self, config: Stage1Config, class_names: tuple[str, ...], device: torch.device) -> None:
+    Args:
+        folders: of the models.
+        augment: how the new model's pictures are varied and normalised; they are the teachers' too.
+        class_names: those that the new model is trained on.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        augment: VariationConfig,
+        class_names: tuple[str, ...],
+        device: torch.device,
+    ) -> None:
         self.recognisers = []
-        seen = {"mean": list(config.augment.mean), "std": list(config.augment.std)}
-        for path in config.distillation.teachers if config.distillation else ():
+        seen = {"mean": list(augment.mean), "std": list(augment.std)}
+        for path in folders:
             model = load_model(path, device)
             if model.class_names != class_names:
                 raise ModelError(
