@@ -10,8 +10,8 @@ and title where it is a second one of a benchmark; ``collect`` reads result file
 per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone.
 ``write`` turns those, the records of stage 1 (``stage1_results.py``) and those of the benchmarks into the
-page, with plots drawn from the records. A file ``results/NAME.md`` beside a record is put before its tables:
-words, no figures. No figure on the page is typed by hand.
+page, with plots drawn from the records, and puts the main rows into the README. A file ``results/NAME.md``
+beside a record is put before its tables: words, no figures. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ from wdae.storage import read_json, write_json, write_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
-IMAGES = ROOT / "docs" / "images"
+IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
 METRICS = ("novel", "base", "all", "harmonic")
 BASELINE = "initial-estimate"
+HEADLINES = (("mini-imagenet", "wdae-gnn"), ("passing-the-paper", "wdae-gnn-plus"))
+MARKS = ("<!-- results -->", "<!-- /results -->")
 CAPTIONS = {
     "accuracy-against-shots": "Accuracy against the number of shots",
     "base-novel-trade-off": "Base against novel accuracy as a constant is added to novel scores",
@@ -195,6 +197,21 @@ def _short(value: Any) -> str:
 
 def at_a_glance(records: list[dict[str, Any]]) -> list[str]:
     """The main rows of every reproduction on MiniImageNet, beside the paper's."""
+    rows = (BASELINE, "wdae-mlp", "wdae-gnn", "wdae-gnn-plus")
+    table = main_rows([(record, row) for record in records for row in rows])
+    out = [
+        "## At a glance",
+        "",
+        "*Novel*: 5-way on the 20 novel classes, features of a model of all pictures of the base classes.",
+        "*All*: 69-way with held-out pictures of base classes. *Base*: change of accuracy among base classes",
+        "when novel ones are added and weights refined.",
+        "",
+    ]
+    return [*out, *table, ""]
+
+
+def main_rows(wanted: list[tuple[dict[str, Any], str]]) -> list[str]:
+    """A table of some rows of some reproductions, the paper's wDAE-GNN first."""
     head = [
         "features",
         "row",
@@ -208,32 +225,36 @@ def at_a_glance(records: list[dict[str, Any]]) -> list[str]:
     paper = MINI_IMAGENET["wdae-gnn"]
     figures = [*paper.accuracy.values(), *paper.all_classes.values()]
     lines.append(["the paper's", "wDAE-GNN", *(f"{figure:.2f}" for figure in figures), ""])
-    for record in records:
+    for record, row in wanted:
         found = {
-            (table["role"], line["row"], line["n_shot"]): line
+            (table["role"], line["n_shot"]): line
             for table in record["tables"]
             for line in table["rows"]
+            if line["row"] == row
         }
-        for row in (BASELINE, "wdae-mlp", "wdae-gnn", "wdae-gnn-plus"):
-            cells = []
-            for role, metric in (("whole", "novel"), ("held-out", "all")):
-                for n_shot in (1, 5):
-                    values = found.get((role, row, n_shot), {}).get("metrics", {})
-                    cells.append(Estimate(**values[metric]).percent() if metric in values else "")
-            gain = found.get(("held-out", row, 1), {}).get("gains", {}).get("base")
-            cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
-            if any(cells):
-                label = next(line["label"] for (_, name, _), line in found.items() if name == row)
-                lines.append([record["title"], label, *cells])
-    out = [
-        "## At a glance",
-        "",
-        "*Novel*: 5-way on the 20 novel classes, features of a model of all pictures of the base classes.",
-        "*All*: 69-way with held-out pictures of base classes. *Base*: change of accuracy among base classes",
-        "when novel ones are added and weights refined.",
-        "",
-    ]
-    return [*out, *("| " + " | ".join(line) + " |" for line in lines), ""]
+        cells = []
+        for role, metric in (("whole", "novel"), ("held-out", "all")):
+            for n_shot in (1, 5):
+                values = found.get((role, n_shot), {}).get("metrics", {})
+                cells.append(Estimate(**values[metric]).percent() if metric in values else "")
+        gain = found.get(("held-out", 1), {}).get("gains", {}).get("base")
+        cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
+        if any(cells):
+            lines.append([record["title"], next(iter(found.values()))["label"], *cells])
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def put_headlines(records: list[dict[str, Any]]) -> None:
+    """Renew the main rows in the README, where all of them are among the records."""
+    named = {record["name"]: record for record in records}
+    if not all(name in named for name, _ in HEADLINES):
+        return
+    before, _, rest = README.read_text().partition(MARKS[0])
+    _, found, after = rest.partition(MARKS[1])
+    if not found:
+        sys.exit(f"{README} lacks the marks {' and '.join(MARKS)}")
+    table = "\n".join(main_rows([(named[name], row) for name, row in HEADLINES]))
+    write_text(README, f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}")
 
 
 def write() -> Path:
@@ -249,6 +270,7 @@ def write() -> Path:
     records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     reproductions = [record for record in records if record.get("format") == REPRODUCTION]
     out += at_a_glance([r for r in reproductions if r["banks"]["whole"]["source"] == "mini-imagenet"])
+    put_headlines(reproductions)
     out += stage1_results.section(RESULTS / "stage1", IMAGES)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -45,7 +46,10 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     (tmp_path / "images").mkdir()
-    module.PAGE, module.IMAGES = tmp_path / "page.md", tmp_path / "images"
+    module.PAGE, module.IMAGES, module.README = (
+        tmp_path / name for name in ("page.md", "images", "readme.md")
+    )
+    shutil.copy(ROOT / "README.md", module.README)
     return module
 
 
@@ -53,6 +57,12 @@ def test_the_page_is_what_the_records_give(script: ModuleType) -> None:
     pytest.importorskip("matplotlib")
     script.main(["write"])
     assert script.PAGE.read_text() == (ROOT / "docs" / "results.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert script.README.read_text() == readme
+    assert "wDAE-GNN+ (ours)" in readme
+    script.README.write_text(readme.replace("| wDAE-GNN+ (ours) | ", "| wDAE-GNN+ (ours) | 9"))
+    script.main(["write"])
+    assert script.README.read_text() == readme
     drawn = {path.name for path in script.IMAGES.iterdir()}
     assert drawn <= {path.name for path in (ROOT / "docs" / "images").iterdir()}
 
