@@ -26,6 +26,14 @@ CURVE = ("step", "epoch", "rate", "loss", "class_loss", "turn_loss", "accuracy",
 WATCHED = ("step", "epoch", "val_1shot", "val_5shot", "base_accuracy", "scale")
 METRICS = ("novel", "base", "all")
 POINTS = 150
+WORDS = """\
+Recognition models trained on the 64 base classes; validation classes say which to keep. Figures are the
+initial estimate's, 5-way on the 20 novel classes, on other episodes than those of the tables below; *base*
+is accuracy on held-out pictures among the base classes. *Single*: features of one picture; *mirrored*: mean
+over the picture and its mirror image, at one size or several; *crops*: and over random crops. Accuracies on
+validation classes in the list are of single pictures, 2,000 episodes. Images/s count turned copies. The
+paper's initial estimate, on single pictures:
+"""
 
 
 def collect(name: str, run: Path, model: Path, views: dict[str, Path], note: str) -> dict[str, Any]:
@@ -80,10 +88,7 @@ def section(folder: Path, images: Path) -> list[str]:
     out = ["## Stage 1 on MiniImageNet", ""]
     paper = MINI_IMAGENET["initial-estimate"].accuracy
     out += [
-        "Recognition models trained on the 64 base classes, chosen on the 16 validation classes. Figures",
-        "are the initial estimate's, 5-way on the 20 novel classes. *Single*: features of one picture;",
-        "*mirrored*: mean over the picture and its mirror image, at one side or several. The paper's",
-        "initial estimate, on single pictures:",
+        *WORDS.splitlines(),
         f"{paper[1]} (1-shot), {paper[5]} (5-shot).",
         "",
         "| model | backbone | images a class | views | 1-shot | 5-shot | base | episodes |",

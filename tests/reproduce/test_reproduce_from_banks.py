@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import os
@@ -169,6 +170,29 @@ def test_the_documents_take_the_record_over(
     )
     script.main(["adopt", str(finished)])
     assert record_of(finished) == json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
+    whole = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
+    less = copy.deepcopy(whole)
+    for table in less["tables"]:
+        table["rows"] = [entry for entry in table["rows"] if entry["row"] != "wdae-mlp"]
+        table["pairs"] = [pair for pair in table["pairs"] if pair["over"] != "wDAE-MLP"]
+    less["not_run"].append({"row": "wdae-mlp", "label": "wDAE-MLP", "why": "not asked for (--rows)"})
+    (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(less | {"seconds": 0}))
+    script.main(["extend", "mini-imagenet", str(finished)])
+    extended = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
+    times = [
+        entry["training_seconds"] + entry["measuring_seconds"]
+        for table, role in ((whole["tables"][0], "whole"), (whole["tables"][2], "held-out"))
+        for entry in table["rows"]
+        if entry["row"] == "wdae-mlp" and entry["n_shot"] == 1 and table["role"] == role
+    ]
+    assert extended.pop("seconds") == pytest.approx(sum(times))
+    for table in (t for record in (extended, whole) for t in record["tables"]):
+        table["pairs"].sort(key=lambda pair: (pair["label"], pair["over"], pair["n_shot"]))
+    assert extended == {key: value for key, value in whole.items() if key != "seconds"}
+    (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(whole | {"seed": 1}))
+    with pytest.raises(SystemExit, match="differs from mini-imagenet in seed"):
+        script.main(["extend", "mini-imagenet", str(finished)])
+    script.main(["adopt", str(finished)])
     (tmp_path / "kept/mini-imagenet.md").write_text("Words of ours.")
     script.main(["write"])
     page = (tmp_path / "results.md").read_text()

@@ -38,6 +38,7 @@ _PLUS_ABLATIONS = tuple(
     }.items()
 )
 _UNBALANCED = Row("wdae-gnn-unbalanced", "wDAE-GNN, no balance", optional=True)
+_BALANCED = Row("initial-estimate-balanced", "initial estimate, balanced", optional=True)
 _MAIN = (_INITIAL, _LWOF, _MLP, _GNN, _PLUS)
 _TRAINVAL = (
     Row("wdae-mlp-trainval", "wDAE-MLP, train+val", steps_from="wdae-mlp"),
@@ -59,6 +60,7 @@ MINI_IMAGENET = Benchmark(
     rows=(
         *_MAIN,
         _UNBALANCED,
+        _BALANCED,
         *_ablations("gnn"),
         *_ablations("mlp"),
         *_TRAINVAL,
@@ -84,7 +86,7 @@ MINI_IMAGENET = Benchmark(
             3,
             "novel classes, and all classes together, held-out pictures of base classes",
             ("held-out",),
-            _names(*_MAIN, _UNBALANCED),
+            _names(*_MAIN, _UNBALANCED, _BALANCED),
             ("novel", "all"),
         ),
         Table(

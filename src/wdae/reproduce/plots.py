@@ -69,7 +69,7 @@ def trade_off(curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
                 axes.plot(novel[0], base[0], style["marker"], color=style["color"], label=curve["label"])
             axes.set_xlabel("novel queries right among all classes, %")
             axes.set_ylabel("base queries right among all classes, %")
-            axes.set_title(f"{n_shot} shot{'s' if n_shot > 1 else ''}; marks: no constant")
+            axes.set_title(f"{n_shot} shot{'s' if n_shot > 1 else ''}; marks: no further constant")
         panels[0].legend(loc="lower left")
         return save(folder, "base-novel-trade-off")
 

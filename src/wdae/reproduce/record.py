@@ -18,7 +18,12 @@ from wdae.reproduce.rows import Measured
 
 FORMAT, VERSION = "wdae-reproduction", 1
 Rows = Mapping[tuple[Role, str], Measured]
-_PAIRS = (("wdae-gnn", "wdae-mlp"), ("wdae-gnn-plus", "wdae-gnn"), ("wdae-gnn-trainval", "wdae-mlp-trainval"))
+_PAIRS = (
+    ("wdae-gnn", "wdae-mlp"),
+    ("wdae-gnn", "initial-estimate-balanced"),
+    ("wdae-gnn-plus", "wdae-gnn"),
+    ("wdae-gnn-trainval", "wdae-mlp-trainval"),
+)
 _SHOWN = ("novel", "base", "all", "all_prior", "harmonic")
 
 

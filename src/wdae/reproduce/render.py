@@ -49,7 +49,7 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
         f"{where}, torch {environment.get('torch')}; {record['seconds'] / 60:.1f} minutes in all. "
         f"{episodes}, the same for all rows on the same features; accuracies in % with 95 % intervals. "
         "Difference: ours minus the paper's. Gain: over the initial estimate on the same features, paired "
-        "episode by episode, * where its interval leaves zero out. ε is chosen on validation classes where "
+        "episode by episode, * where its interval excludes zero. ε is chosen on validation classes where "
         "no mark says otherwise. Times are seconds: of training, and of all measuring of the row.",
     ]
     changes = [*record["changes"]["stage1"], *record["changes"]["stage2"]]
@@ -89,7 +89,8 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
         text += f" {mark} ε from {origin}." if mark else ""
     balanced = list(dict.fromkeys(line["label"] for line in table["rows"] if line["balanced"]))
     if balanced and "all" in table["metrics"]:
-        text += f" Novel scores are balanced against base scores, on other classes: {', '.join(balanced)}."
+        text += " Novel scores are balanced against base scores, as found on other classes: "
+        text += f"{', '.join(balanced)}."
     return [text]
 
 
