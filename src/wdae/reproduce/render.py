@@ -84,9 +84,11 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
     if table["role"] == "held-out" and "all" not in table["metrics"]:
         text += " The paper's model learned from the held-out pictures too: no such features were given."
     origins = {line["step_origin"] for line in table["rows"] if line["step"] is not None}
-    marks = {origin: _GIVEN.get(origin, "‡") for origin in sorted(origins)}
-    for origin, mark in marks.items():
-        text += f" {mark} ε from {origin}." if mark else ""
+    marks: dict[str, list[str]] = {}
+    for origin in sorted(origins):
+        marks.setdefault(_GIVEN.get(origin, "‡"), []).append(origin)
+    for mark, those in marks.items():
+        text += f" {mark} ε from {', '.join(those)}." if mark else ""
     balanced = list(dict.fromkeys(line["label"] for line in table["rows"] if line["balanced"]))
     if balanced and "all" in table["metrics"]:
         text += " Novel scores are balanced against base scores, as found on other classes: "
