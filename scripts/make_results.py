@@ -1,19 +1,21 @@
 """Figures for the documents: collect them from run folders, then write ``docs/results.md`` from them.
 
     python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
+    python scripts/make_results.py adopt runs/on-a-gpu elsewhere/mini-imagenet-h200 MiniImageNet
     python scripts/make_results.py extend NAME runs/some-more-rows
     python scripts/make_results.py collect compare-embedded runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py renew compare-embedded runs/wdae-gnn
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
-and title where it is a second one of a benchmark; ``extend`` adds rows that were run later, on the same
-features and episodes; ``collect`` reads result files of single runs with
-per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
-``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone.
-``write`` turns those, the records of stage 1 (``stage1_results.py``) and those of the benchmarks into the
-page, with plots drawn from the records, and puts the main rows into the README. A file ``results/NAME.md``
-beside a record is put before its tables: words, no figures. No figure on the page is typed by hand.
+and title where it is a second one of a benchmark: in ``elsewhere`` the same command on another machine, of
+which the page tells the time, in ``seeds`` with another seed; ``extend`` adds rows that were run later, on
+the same features and episodes; ``collect`` reads result files of single runs with per-episode values, takes
+paired gains over the initial estimate, and keeps means, intervals and provenance in ``results/NAME.json``;
+``renew`` does so for some methods of such a file and leaves the others alone. ``write`` turns those, the
+records of stage 1 (``stage1_results.py``) and those of the benchmarks into the page, with plots drawn from
+the records, and puts the main rows into the README. A file ``results/NAME.md`` beside a record is put
+before its tables: words, no figures. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
@@ -27,23 +29,19 @@ from pathlib import Path
 from typing import Any
 
 import stage1_results
+from result_records import BASELINE, adopt, collect, extend
 
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
-from wdae.evaluation.table import ResultTable
-from wdae.reproduce.benchmarks import BENCHMARKS as REPRODUCED
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import FORMAT as REPRODUCTION
 from wdae.reproduce.render import markdown
-from wdae.run import Run
-from wdae.storage import read_json, write_json, write_text
+from wdae.storage import read_json, write_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
 IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
-METRICS = ("novel", "base", "all", "harmonic")
-BASELINE = "initial-estimate"
 HEADLINES = (
     ("mini-imagenet", (BASELINE, "wdae-gnn-unbalanced", "wdae-gnn")),
     ("passing-the-paper", (BASELINE, "wdae-gnn", "wdae-gnn-plus")),
@@ -72,65 +70,6 @@ CAPTIONS = {
     "base-novel-trade-off": "Base against novel accuracy as a constant is added to novel scores",
     "gnn-gain-by-distance": "Gain of the GNN over the MLP by distance to the base classes",
 }
-
-
-def adopt(run: Path, name: str | None = None, title: str | None = None) -> Path:
-    """Keep the record of a reproduction."""
-    record = read_json(Run.open(run).path / "results.json")
-    if record.get("format") != REPRODUCTION:
-        sys.exit(f"{run} holds no reproduction")
-    record |= {"name": name or record["name"], "title": title or record["title"]}
-    out = RESULTS / f"{record['name']}.json"
-    RESULTS.mkdir(exist_ok=True)
-    write_json(out, record)
-    return out
-
-
-def extend(name: str, run: Path) -> Path:
-    """Add what another run of the same benchmark has and the record lacks; what the record has stays."""
-    path, more = RESULTS / f"{name}.json", read_json(Run.open(run).path / "results.json")
-    record = read_json(path)
-    for key in ("protocol", "episodes", "ways", "queries", "seed", "changes", "partial"):
-        if record[key] != more[key]:
-            sys.exit(f"{run} differs from {name} in {key}: {more[key]}, not {record[key]}")
-    for role, bank in more["banks"].items():
-        if record["banks"].get(role, {}).get("digest") != bank["digest"]:
-            sys.exit(f"{run} has other features than {name} for the role {role}")
-    seconds: dict[tuple[str, str], float] = {}
-    tables = {(table["number"], table["title"]): table for table in record["tables"]}
-    orders = {(table.number, table.title): table.rows for table in REPRODUCED[more["name"]].tables}
-    for table in more["tables"]:
-        key = (table["number"], table["title"])
-        ours, order = tables.get(key), orders[key]
-        if ours is None or ours["role"] != table["role"]:
-            continue
-        known = {(line["row"], line["n_shot"]): line for line in ours["rows"]}
-        for line in table["rows"]:
-            if (line["row"], line["n_shot"]) not in known:
-                ours["rows"].append(line)
-                seconds[table["role"], line["row"]] = line["training_seconds"] + line["measuring_seconds"]
-        ours["rows"].sort(key=lambda line, order=order: (line["n_shot"], order.index(line["row"])))
-        ours["pairs"] += _new_pairs(ours, table)
-    added = {row for _, row in seconds}
-    record["seconds"] += sum(seconds.values())
-    record["not_run"] = [entry for entry in record["not_run"] if entry["row"] not in added]
-    write_json(path, record)
-    return path
-
-
-def _new_pairs(ours: dict[str, Any], more: dict[str, Any]) -> list[dict[str, Any]]:
-    """Paired gains that a table lacks and another has; only where both rows stand alike in both."""
-    figures = [{(r["label"], r["n_shot"]): r["metrics"] for r in table["rows"]} for table in (ours, more)]
-    known = {(pair["label"], pair["over"], pair["n_shot"]) for pair in ours["pairs"]}
-    return [
-        pair
-        for pair in more["pairs"]
-        if (pair["label"], pair["over"], pair["n_shot"]) not in known
-        and all(
-            figures[0].get((label, pair["n_shot"])) == figures[1][label, pair["n_shot"]]
-            for label in (pair["label"], pair["over"])
-        )
-    ]
 
 
 def reproduction_section(record: dict[str, Any], notes: str) -> list[str]:
@@ -163,43 +102,6 @@ def plots(record: dict[str, Any]) -> list[str]:
     except MissingExtraError as error:
         print(f"plots stay as they are: {error}", file=sys.stderr)
     return sorted(path.stem for path in IMAGES.glob(f"{record['name']}-*.png"))
-
-
-def collect(name: str, runs: list[Path], *, renew: bool = False) -> Path:
-    """Keep the figures of several runs on the same episodes in one file, or put them in place of others."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    records = []
-    if renew:
-        before = read_json(RESULTS / f"{name}.json")
-        rows = {(row["method"], row["n_shot"]): row for row in before["rows"]}
-        records = [record for record in before["runs"] if record["run"] not in {path.name for path in runs}]
-    for path in runs:
-        table = ResultTable.load(Run.open(path).results)
-        for result in table:
-            there = rows.get((BASELINE, result.n_shot))
-            if renew and there and any(result.episodes[k] != there[k] for k in ("seed", "n_episodes")):
-                sys.exit(f"{path} has other episodes than {name}: its gains would not be on the same ones")
-            if renew and result.method == BASELINE:
-                continue
-            metrics = {m: vars(result.metrics[m]) for m in METRICS if m in result.metrics}
-            rows[result.method, result.n_shot] = {
-                **{k: v for k, v in result.episodes.items() if v is not None},
-                "method": result.method,
-                "metrics": metrics,
-                "info": dict(result.info),
-                "gains": {},
-            }
-        for metric in METRICS:
-            for result, gain in table.gains(BASELINE, metric):
-                rows[result.method, result.n_shot]["gains"][metric] = vars(gain)
-        environment = Run.open(path).environment()
-        kept = ("wdae", "commit", "torch", "cpu", "cores", "gpu")
-        records.append({"run": path.name, **{key: environment.get(key) for key in kept}})
-    ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
-    out = RESULTS / f"{name}.json"
-    RESULTS.mkdir(exist_ok=True)
-    write_json(out, {"name": name, "rows": ordered, "runs": records})
-    return out
 
 
 def accuracy_table(record: dict[str, Any]) -> list[str]:
@@ -396,11 +298,11 @@ def write() -> Path:
 
 def main(words: list[str]) -> None:
     if words[:1] in (["collect"], ["renew"]) and len(words) > 2:
-        print(collect(words[1], [Path(word) for word in words[2:]], renew=words[0] == "renew"))
+        print(collect(RESULTS, words[1], [Path(word) for word in words[2:]], renew=words[0] == "renew"))
     elif words[:1] == ["adopt"] and len(words) in (2, 4):
-        print(adopt(Path(words[1]), *words[2:]))
+        print(adopt(RESULTS, Path(words[1]), *words[2:]))
     elif words[:1] == ["extend"] and len(words) == 3:
-        print(extend(words[1], Path(words[2])))
+        print(extend(RESULTS, words[1], Path(words[2])))
     elif words == ["write"]:
         print(write())
     else:

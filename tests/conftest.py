@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
+import shutil
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -33,3 +37,18 @@ def small_bank() -> FeatureBank:
 def uneven_bank() -> FeatureBank:
     """Another number of images in every class, 9 to 40."""
     return synthetic_bank(14, 4, 9, (9, 40), 16, seed=5, held_out_per_class=3)
+
+
+@pytest.fixture
+def make_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """``scripts/make_results.py``, reading the project's records and writing to a folder of its own."""
+    file = Path(__file__).parents[1] / "scripts" / "make_results.py"
+    monkeypatch.syspath_prepend(file.parent)  # as when it is run: it imports its neighbours
+    spec = importlib.util.spec_from_file_location("make_results", file)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    (tmp_path / "images").mkdir()
+    script.PAGE, script.IMAGES = tmp_path / "results.md", tmp_path / "images"
+    script.README = Path(shutil.copy(script.README, tmp_path / "README.md"))
+    return script

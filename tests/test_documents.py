@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -36,34 +34,17 @@ SMALL = [
 ]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """``scripts/make_results.py``, writing to a folder of its own."""
-    file = ROOT / "scripts" / "make_results.py"
-    monkeypatch.syspath_prepend(file.parent)
-    spec = importlib.util.spec_from_file_location("make_results", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (tmp_path / "images").mkdir()
-    module.PAGE, module.IMAGES, module.README = (
-        tmp_path / name for name in ("page.md", "images", "readme.md")
-    )
-    shutil.copy(ROOT / "README.md", module.README)
-    return module
-
-
-def test_the_page_is_what_the_records_give(script: ModuleType) -> None:
+def test_the_page_is_what_the_records_give(make_results: ModuleType) -> None:
     pytest.importorskip("matplotlib")
-    script.main(["write"])
-    assert script.PAGE.read_text() == (ROOT / "docs" / "results.md").read_text()
+    make_results.main(["write"])
+    assert make_results.PAGE.read_text() == (ROOT / "docs" / "results.md").read_text()
     readme = (ROOT / "README.md").read_text()
-    assert script.README.read_text() == readme
+    assert make_results.README.read_text() == readme
     assert "wDAE-GNN+ (ours)" in readme
-    script.README.write_text(readme.replace("| wDAE-GNN+ (ours) | ", "| wDAE-GNN+ (ours) | 9"))
-    script.main(["write"])
-    assert script.README.read_text() == readme
-    drawn = {path.name for path in script.IMAGES.iterdir()}
+    make_results.README.write_text(readme.replace("| wDAE-GNN+ (ours) | ", "| wDAE-GNN+ (ours) | 9"))
+    make_results.main(["write"])
+    assert make_results.README.read_text() == readme
+    drawn = {path.name for path in make_results.IMAGES.iterdir()}
     assert drawn <= {path.name for path in (ROOT / "docs" / "images").iterdir()}
 
 
@@ -76,11 +57,11 @@ def _train(bank: Path, out: Path, kind: str, *, steps: int = 1, episodes: int = 
     return out
 
 
-def test_some_rows_of_a_record_are_renewed(script: ModuleType, tmp_path: Path) -> None:
+def test_some_rows_of_a_record_are_renewed(make_results: ModuleType, tmp_path: Path) -> None:
     synthetic_bank(16, 6, 6, 40, 24, held_out_per_class=15).save(tmp_path / "bank")
     gnn, mlp = (_train(tmp_path / "bank", tmp_path / f"wdae-{kind}", kind) for kind in ("gnn", "mlp"))
-    script.RESULTS = tmp_path / "kept"
-    script.main(["collect", "small", str(gnn), str(mlp)])
+    make_results.RESULTS = tmp_path / "kept"
+    make_results.main(["collect", "small", str(gnn), str(mlp)])
 
     def rows() -> dict[tuple[str, int], dict[str, object]]:
         kept = json.loads((tmp_path / "kept/small.json").read_text())["rows"]
@@ -93,7 +74,7 @@ def test_some_rows_of_a_record_are_renewed(script: ModuleType, tmp_path: Path) -
     assert gain == pytest.approx(found["wdae-gnn", 1] - found["initial-estimate", 1], abs=1e-6)
 
     again = _train(tmp_path / "bank", tmp_path / "again" / "wdae-mlp", "mlp", steps=2)
-    script.main(["renew", "small", str(again)])
+    make_results.main(["renew", "small", str(again)])
     after = rows()
     assert {key for key in after if after[key] != before[key]} == {("wdae-mlp", 1), ("wdae-mlp", 5)}
     runs = json.loads((tmp_path / "kept/small.json").read_text())["runs"]
@@ -101,5 +82,5 @@ def test_some_rows_of_a_record_are_renewed(script: ModuleType, tmp_path: Path) -
 
     fewer = _train(tmp_path / "bank", tmp_path / "fewer" / "wdae-mlp", "mlp", episodes=30)
     with pytest.raises(SystemExit, match="other episodes than small"):
-        script.main(["renew", "small", str(fewer)])
+        make_results.main(["renew", "small", str(fewer)])
     assert rows() == after

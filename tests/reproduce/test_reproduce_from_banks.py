@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -153,22 +153,9 @@ def test_the_page_and_the_plots_are_there(finished: Path) -> None:
     assert len(curves["classes"]) == 7
 
 
-def test_the_documents_take_the_record_over(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = Path(__file__).parents[2] / "scripts" / "make_results.py"
-    monkeypatch.syspath_prepend(file.parent)  # as when it is run: it imports its neighbour
-    spec = importlib.util.spec_from_file_location("make_results", file)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    (tmp_path / "images").mkdir()
-    script.RESULTS, script.PAGE, script.IMAGES = (
-        tmp_path / "kept",
-        tmp_path / "results.md",
-        tmp_path / "images",
-    )
-    script.main(["adopt", str(finished)])
+def test_the_documents_take_the_record_over(finished: Path, make_results: ModuleType, tmp_path: Path) -> None:
+    make_results.RESULTS = tmp_path / "kept"
+    make_results.main(["adopt", str(finished)])
     assert record_of(finished) == json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
     whole = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
     less = copy.deepcopy(whole)
@@ -177,7 +164,7 @@ def test_the_documents_take_the_record_over(
         table["pairs"] = [pair for pair in table["pairs"] if pair["over"] != "wDAE-MLP"]
     less["not_run"].append({"row": "wdae-mlp", "label": "wDAE-MLP", "why": "not asked for (--rows)"})
     (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(less | {"seconds": 0}))
-    script.main(["extend", "mini-imagenet", str(finished)])
+    make_results.main(["extend", "mini-imagenet", str(finished)])
     extended = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
     times = [
         entry["training_seconds"] + entry["measuring_seconds"]
@@ -191,10 +178,10 @@ def test_the_documents_take_the_record_over(
     assert extended == {key: value for key, value in whole.items() if key != "seconds"}
     (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(whole | {"seed": 1}))
     with pytest.raises(SystemExit, match="differs from mini-imagenet in seed"):
-        script.main(["extend", "mini-imagenet", str(finished)])
-    script.main(["adopt", str(finished)])
+        make_results.main(["extend", "mini-imagenet", str(finished)])
+    make_results.main(["adopt", str(finished)])
     (tmp_path / "kept/mini-imagenet.md").write_text("Words of ours.")
-    script.main(["write"])
+    make_results.main(["write"])
     page = (tmp_path / "results.md").read_text()
     gnn = line(record_of(finished)["tables"][2], "wdae-gnn", 5)["metrics"]["all"]
     assert "## MiniImageNet\n\nWords of ours.\n" in page

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from wdae.config import load
+from wdae.train import look
 from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import save_model
 from wdae.train.recogniser import build_recogniser
@@ -62,6 +64,28 @@ def drawn_folder(root: Path, per_class: int = 8) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(folder / f"{number}.png")
     return root
+
+
+class Interrupted:
+    """Counts an extraction's calls of ``embed`` or ``embed_crops``, and interrupts the ``stop_at``-th."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, stop_at: int = 2) -> None:
+        self.made: list[tuple[int, int]] = []
+        """How many pictures of which side, call by call."""
+        self.stop_at = stop_at
+        self._real = getattr(look, name)
+        monkeypatch.setattr(look, name, self._call)
+
+    def _call(self, backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        self.made.append((len(chunk), chunk.shape[-1]))
+        if len(self.made) == self.stop_at:
+            raise KeyboardInterrupt
+        result: torch.Tensor = self._real(backbone, chunk, *args, **options)
+        return result
+
+    def go_on(self) -> None:
+        """Count anew, and interrupt no more."""
+        self.made, self.stop_at = [], 0
 
 
 def extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:

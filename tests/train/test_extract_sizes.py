@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from stage1_samples import extraction
+from stage1_samples import Interrupted, extraction
 from torch.nn import functional as F
 
 from wdae.backbones import Backbone
@@ -95,32 +95,19 @@ def test_rows_that_differ_between_sizes_are_refused(tmp_path: Path, monkeypatch:
 
 
 def test_chunks_of_other_sizes_are_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.train import look as module
-
-    made: list[tuple[int, int]] = []
-    stop_at = 4
-    real = module.embed
-
-    def counted(backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        made.append((len(chunk), chunk.shape[-1]))
-        if len(made) == stop_at:
-            raise KeyboardInterrupt
-        return real(backbone, chunk, *args, **options)
-
-    monkeypatch.setattr(module, "embed", counted)
     two, three = extraction(tmp_path, sizes=(16, 24)), extraction(tmp_path, sizes=(16, 20, 24))
+    calls = Interrupted(monkeypatch, "embed", stop_at=4)
     for name in ("same", "other"):
-        made[:] = []
+        calls.made = []
         with pytest.raises(KeyboardInterrupt):
             extract(two, tmp_path / name, ALONE)
     # The second chunk was cut short at its second size: it is made again, the first is not.
-    made[:], stop_at = [], 0
+    calls.go_on()
     extract(two, tmp_path / "same", ALONE)
-    assert made == [(32, 16), (32, 24), (16, 16), (16, 24)]
-    made[:] = []
+    assert calls.made == [(32, 16), (32, 24), (16, 16), (16, 24)]
+    calls.go_on()
     extract(three, tmp_path / "other", ALONE)
-    assert made == [(count, side) for count in (32, 32, 16) for side in (16, 20, 24)]
-    monkeypatch.setattr(module, "embed", real)
+    assert calls.made == [(count, side) for count in (32, 32, 16) for side in (16, 20, 24)]
     extract(three, tmp_path / "fresh", ALONE)
     other, fresh = (FeatureBank.open(tmp_path / name) for name in ("other", "fresh"))
     assert torch.equal(other.features, fresh.features)
@@ -212,23 +199,12 @@ def test_crops_are_cut_in_full_precision(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_chunks_of_other_crops_are_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.train import look as module
-
-    made: list[int] = []
-    real = module.embed_crops
-
-    def counted(backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        made.append(len(chunk))
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return real(backbone, chunk, *args, **options)
-
-    monkeypatch.setattr(module, "embed_crops", counted)
+    calls = Interrupted(monkeypatch, "embed_crops")
     with pytest.raises(KeyboardInterrupt):
         extract(extraction(tmp_path, crops=2), tmp_path / "bank", ALONE)
-    made[:] = [0, 0]
+    calls.go_on()
     extract(extraction(tmp_path, crops=2, crop_area=(0.5, 1.0)), tmp_path / "bank", ALONE)
-    assert made[2:] == [32, 32, 16]
+    assert calls.made == [(32, 16), (32, 16), (16, 16)]
 
 
 @pytest.mark.parametrize(

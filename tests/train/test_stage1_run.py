@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from stage1_samples import drawn_data, drawn_folder, extraction, recipe
+from stage1_samples import Interrupted, drawn_data, drawn_folder, extraction, recipe
 
 from wdae.backbones import Backbone
 from wdae.bank import FeatureBank, Part
@@ -319,30 +319,19 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
 
 
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.train import look as module
-
-    made: list[int] = []
-    real = module.embed
-
-    def counted(backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        made.append(len(chunk))
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return real(backbone, chunk, *args, **options)
-
-    monkeypatch.setattr(module, "embed", counted)
+    calls = Interrupted(monkeypatch, "embed")
     config, out = extraction(tmp_path), tmp_path / "bank"
     with pytest.raises(KeyboardInterrupt):
         extract(config, out, ALONE)
     assert not out.exists()
     extract(config, out, ALONE)
-    assert made == [32, 32, 32, 16]
+    assert [count for count, _ in calls.made] == [32, 32, 32, 16]
     # Chunks of other settings are not taken up.
-    made[:] = []
+    calls.made = []
     with pytest.raises(KeyboardInterrupt):
         extract(config, tmp_path / "b2", ALONE)
     extract(extraction(tmp_path, flip_average=True), tmp_path / "b2", ALONE)
-    assert made == [32, 32, 32, 32, 16]
+    assert [count for count, _ in calls.made] == [32, 32, 32, 32, 16]
     with pytest.raises(StorageError, match="exists already"):
         extract(config, out, ALONE)
     # Streamed without a cache, the features are the same.

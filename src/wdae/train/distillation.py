@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wdae.errors import ModelError
+from wdae.nn.cosine import unit
 from wdae.train.mixup import Mix
 from wdae.train.model_file import load_model
 from wdae.train.stage1_config import VariationConfig
@@ -69,8 +70,7 @@ class Teachers:
         """What they say of pictures ``[B, 3, S, S]``, unmixed."""
         seen = [recogniser(images) for recogniser in self.recognisers]
         scores = torch.stack([one.scores for one in seen]).mean(dim=0)
-        features = torch.cat([F.normalize(one.features, dim=1) for one in seen], dim=1)
-        return Lesson(scores, F.normalize(features, dim=1))
+        return Lesson(scores, unit(torch.cat([unit(one.features) for one in seen], dim=1)))
 
 
 def teacher_divergence(scores: Tensor, teacher: Tensor, mix: Mix | None, temperature: float) -> Tensor:
@@ -88,5 +88,5 @@ def likeness_error(features: Tensor, teacher: Tensor) -> Tensor:
     It draws the geometry that class means are compared in, not only the directions of the classes
     trained on. Shapes: ``features [B, D]``, ``teacher [B, ΣD]`` of unit length.
     """
-    own = F.normalize(features, dim=1)
+    own = unit(features)
     return F.mse_loss(own @ own.T, teacher @ teacher.T)

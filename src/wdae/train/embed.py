@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from wdae.backbones import Backbone
 from wdae.data.augment import AugmentConfig, Draws, apply_augment, prepare, sample_augment
+from wdae.nn.cosine import unit
 
 Views = Callable[[Tensor, int], Iterator[Tensor]]
 """A batch of pictures and its place among all of them, to what the backbone is to see of it, one by one."""
@@ -83,7 +83,7 @@ def _features(
     precision: str,
     compiled: bool,
 ) -> Tensor:
-    """Of one view, as the backbone gives them; of several, the mean of unit-length features."""
+    """The :func:`mean_view` of each picture."""
     features_of = backbone if compiled else partial(eager_features, backbone)
     out = torch.empty(len(images), backbone.feature_dim, device=device)
     for start in range(0, len(images), batch):
@@ -96,11 +96,13 @@ def _features(
         for pictures in views(piece, start):  # Outside autocast: crops are matrix products.
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 seen.append(features_of(pictures).float())
-        features = seen[0]
-        if len(seen) > 1:
-            features = torch.stack([F.normalize(one, dim=1) for one in seen]).mean(0)
-        out[start : start + count] = features[:count]
+        out[start : start + count] = mean_view(seen)[:count]
     return out
+
+
+def mean_view(views: Sequence[Tensor]) -> Tensor:
+    """One view's features as the backbone gives them; of several views, the mean of unit-length features."""
+    return views[0] if len(views) == 1 else torch.stack([unit(view) for view in views]).mean(0)
 
 
 def eager_features(backbone: Backbone, images: Tensor) -> Tensor:

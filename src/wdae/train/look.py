@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from wdae import backbones
 from wdae.data.augment import AugmentConfig
 from wdae.errors import DataError
 from wdae.randomness import derive_seed
-from wdae.train.embed import embed, embed_crops
+from wdae.train.embed import embed, embed_crops, mean_view
 from wdae.train.extract_config import ExtractConfig
 from wdae.train.model_file import Stage1Model
 
@@ -47,10 +46,7 @@ class Look:
         self.seed = seed_of(config, model)
 
     def at(self, read: Read, start: int, stop: int) -> tuple[Tensor, Rows, float]:
-        """Features of some of the pictures, their numbers in the set, and the seconds of the embedding alone.
-
-        One whole picture is as the backbone gives it; of several views, the mean of unit-length features.
-        """
+        """Features of some pictures, their numbers in the set, and the seconds of the embedding alone."""
         views: list[Tensor] = []
         numbers: dict[int, Rows] = {}
         seconds = 0.0
@@ -69,10 +65,7 @@ class Look:
             _wait(self.device)
             seconds += time.monotonic() - began
         same_rows(numbers)
-        features = views[0]
-        if len(views) > 1:
-            features = torch.stack([F.normalize(view, dim=1) for view in views]).mean(0)
-        return features, next(iter(numbers.values())), seconds
+        return mean_view(views), next(iter(numbers.values())), seconds
 
     @property
     def _how(self) -> dict[str, Any]:

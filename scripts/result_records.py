@@ -1,0 +1,112 @@
+"""Records of results: what ``make_results.py`` keeps of run folders, and adds to what was kept before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from wdae.evaluation.table import ResultTable
+from wdae.reproduce.benchmarks import BENCHMARKS
+from wdae.reproduce.record import FORMAT
+from wdae.run import Run
+from wdae.storage import read_json, write_json
+
+METRICS = ("novel", "base", "all", "harmonic")
+BASELINE = "initial-estimate"
+
+
+def adopt(results: Path, run: Path, name: str | None = None, title: str | None = None) -> Path:
+    """Keep the record of a reproduction."""
+    record = read_json(Run.open(run).path / "results.json")
+    if record.get("format") != FORMAT:
+        sys.exit(f"{run} holds no reproduction")
+    record |= {"name": name or record["name"], "title": title or record["title"]}
+    out = results / f"{record['name']}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, record)
+    return out
+
+
+def extend(results: Path, name: str, run: Path) -> Path:
+    """Add what another run of the same benchmark has and the record lacks; what the record has stays."""
+    path, more = results / f"{name}.json", read_json(Run.open(run).path / "results.json")
+    record = read_json(path)
+    for key in ("protocol", "episodes", "ways", "queries", "seed", "changes", "partial"):
+        if record[key] != more[key]:
+            sys.exit(f"{run} differs from {name} in {key}: {more[key]}, not {record[key]}")
+    for role, bank in more["banks"].items():
+        if record["banks"].get(role, {}).get("digest") != bank["digest"]:
+            sys.exit(f"{run} has other features than {name} for the role {role}")
+    seconds: dict[tuple[str, str], float] = {}
+    tables = {(table["number"], table["title"]): table for table in record["tables"]}
+    orders = {(table.number, table.title): table.rows for table in BENCHMARKS[more["name"]].tables}
+    for table in more["tables"]:
+        key = (table["number"], table["title"])
+        ours, order = tables.get(key), orders[key]
+        if ours is None or ours["role"] != table["role"]:
+            continue
+        known = {(line["row"], line["n_shot"]) for line in ours["rows"]}
+        for line in table["rows"]:
+            if (line["row"], line["n_shot"]) not in known:
+                ours["rows"].append(line)
+                seconds[table["role"], line["row"]] = line["training_seconds"] + line["measuring_seconds"]
+        ours["rows"].sort(key=lambda line, order=order: (line["n_shot"], order.index(line["row"])))
+        ours["pairs"] += _new_pairs(ours, table)
+    added = {row for _, row in seconds}
+    record["seconds"] += sum(seconds.values())
+    record["not_run"] = [entry for entry in record["not_run"] if entry["row"] not in added]
+    write_json(path, record)
+    return path
+
+
+def _new_pairs(ours: dict[str, Any], more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Paired gains that a table lacks and another has; only where both rows stand alike in both."""
+    figures = [{(r["label"], r["n_shot"]): r["metrics"] for r in table["rows"]} for table in (ours, more)]
+    known = {(pair["label"], pair["over"], pair["n_shot"]) for pair in ours["pairs"]}
+    return [
+        pair
+        for pair in more["pairs"]
+        if (pair["label"], pair["over"], pair["n_shot"]) not in known
+        and all(
+            figures[0].get((label, pair["n_shot"])) == figures[1][label, pair["n_shot"]]
+            for label in (pair["label"], pair["over"])
+        )
+    ]
+
+
+def collect(results: Path, name: str, runs: list[Path], *, renew: bool = False) -> Path:
+    """Keep the figures of several runs on the same episodes in one file, or put them in place of others."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    records = []
+    if renew:
+        before = read_json(results / f"{name}.json")
+        rows = {(row["method"], row["n_shot"]): row for row in before["rows"]}
+        records = [record for record in before["runs"] if record["run"] not in {path.name for path in runs}]
+    for path in runs:
+        table = ResultTable.load(Run.open(path).results)
+        for result in table:
+            there = rows.get((BASELINE, result.n_shot))
+            if renew and there and any(result.episodes[k] != there[k] for k in ("seed", "n_episodes")):
+                sys.exit(f"{path} has other episodes than {name}: its gains would not be on the same ones")
+            if renew and result.method == BASELINE:
+                continue
+            metrics = {m: vars(result.metrics[m]) for m in METRICS if m in result.metrics}
+            rows[result.method, result.n_shot] = {
+                **{k: v for k, v in result.episodes.items() if v is not None},
+                "method": result.method,
+                "metrics": metrics,
+                "info": dict(result.info),
+                "gains": {},
+            }
+        for metric in METRICS:
+            for result, gain in table.gains(BASELINE, metric):
+                rows[result.method, result.n_shot]["gains"][metric] = vars(gain)
+        environment = Run.open(path).environment()
+        kept = ("wdae", "commit", "torch", "cpu", "cores", "gpu")
+        records.append({"run": path.name, **{key: environment.get(key) for key in kept}})
+    ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
+    out = results / f"{name}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"name": name, "rows": ordered, "runs": records})
+    return out
