@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wdae.environment import environment
-from wdae.storage import write_json
+from wdae.runs.environment import environment
+from wdae.storage.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -28,9 +28,9 @@ from torch.nn import functional as F
 
 from common import best_of, keep
 from wdae import WDAE, Denoiser, EpisodeSampler, EpisodeSpec, FeatureBank, Part, few_way
-from wdae.allocator import keep_freed_memory
 from wdae.bank import ClassSet
-from wdae.embedded import embedded_bank
+from wdae.classifier.embedded import embedded_bank
+from wdae.runtime.allocator import keep_freed_memory
 
 WAYS, QUERIES = 5, 15
 

@@ -26,16 +26,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from torch import Tensor
 
-from wdae.bank import FeatureBank, Part
-from wdae.calibration import Calibration
-from wdae.embedded import embedded_bank
-from wdae.environment import environment
+from wdae.bank import FeatureBank
+from wdae.classifier import Ground, LearnConfig, Model, learn, load, save
+from wdae.classifier.embedded import embedded_bank
 from wdae.estimator import FewShotClassifier
+from wdae.methods.calibration import Calibration
 from wdae.methods.wdae import WDAE
-from wdae.model import Ground, LearnConfig, Model, learn, load, save
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
+from wdae.parts import Part
+from wdae.runs.environment import environment
 
 RESULTS = Path(__file__).parent / "results" / "practitioner.json"
 DIM, HIDDEN, WAYS, SHOTS = 640, 320, 5, 5

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from wdae.backbones import forward_flops
-from wdae.config import load
-from wdae.environment import environment
-from wdae.run import Run
-from wdae.train.base import fast_arithmetic, train_stage1
-from wdae.train.distributed import Team, choose_device
-from wdae.train.embed import embed
-from wdae.train.recogniser import build_recogniser
-from wdae.train.stage1_config import Stage1Config
-from wdae.train.stage1_data import Stage1Data
-from wdae.train.validation import Labelled
+from wdae.config.recipe import load
+from wdae.extract.embed import embed
+from wdae.runs.environment import environment
+from wdae.runs.run import Run
+from wdae.runtime.distributed import Team, choose_device
+from wdae.stage1.config import Stage1Config
+from wdae.stage1.data import Stage1Data
+from wdae.stage1.recogniser import build_recogniser
+from wdae.stage1.train import fast_arithmetic, train_stage1
+from wdae.stage1.validation import Labelled
 
 
 def drawn(count: int, side: int, device: torch.device) -> Labelled:

@@ -17,10 +17,10 @@ import torch
 
 from common import keep
 from wdae import synthetic_bank
-from wdae.allocator import keep_freed_memory
-from wdae.train.meta import train
-from wdae.train.meta_config import DenoiserConfig, MetaRecipe, TrainingConfig
-from wdae.waiting import BRIEFLY
+from wdae.runtime.allocator import keep_freed_memory
+from wdae.runtime.waiting import BRIEFLY
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.train import train
 
 
 def rate(recipe: MetaRecipe, n_classes: int, dim: int, warm_up: int) -> float:
@@ -30,14 +30,14 @@ def rate(recipe: MetaRecipe, n_classes: int, dim: int, warm_up: int) -> float:
     )
     done, began = 0, 0.0
 
-    def told(n: int, **_: Any) -> None:
+    def on_progress(n: int, **_: Any) -> None:
         nonlocal done, began
         done += n
         if done == warm_up * recipe.training.episodes_per_step:
             _wait()
             began = time.perf_counter()
 
-    train(recipe, bank, told=told)
+    train(recipe, bank, on_progress=on_progress)
     _wait()
     steps = recipe.training.steps - warm_up
     return steps * recipe.training.episodes_per_step / (time.perf_counter() - began)

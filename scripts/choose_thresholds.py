@@ -5,11 +5,13 @@
 One half of the validation classes rehearses (as ``wdae learn`` does), the other half is added as a user
 would, then the other way round. Novel classes are never looked at. The rules:
 
-- ``novel_share`` (wdae.model.learn_config): highest "all" accuracy, the mean of base and added queries'; of
+- ``novel_share`` (wdae.classifier.config): highest "all" accuracy, the mean of base and added queries'; of
   shares that differ by less than a tenth of a point, the one nearest to a half.
-- ``_USUAL`` (wdae.explain): the lowest share of base pictures at which at most 5 % of new classes are said to
+- ``_USUAL`` (wdae.classifier.explain): the lowest share of base pictures at which at most 5 % of new classes
+  are said to
   coincide with a base class; ``_COINCIDES`` the same by cosine, for models without held-out base images.
-- ``OUT_OF_PLACE`` (wdae.explain): the highest share at which an example of at most 5 % of sound classes is
+- ``OUT_OF_PLACE`` (wdae.classifier.explain): the highest share at which an example of at most 5 % of sound
+  classes is
   called out of place.
 """
 
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from wdae import FeatureBank, Part
 from wdae.bank import ClassSet
-from wdae.model import Ground, LearnConfig, Model, learn
+from wdae.classifier import Ground, LearnConfig, Model, learn
 from wdae.nn.cosine import unit
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

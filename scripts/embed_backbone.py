@@ -24,15 +24,15 @@ import torch
 from embed_bank import readable_names
 
 from wdae import FeatureBank, InitialEstimate, Part, few_way
-from wdae.embedded import READY
-from wdae.environment import commit
+from wdae.classifier import LearnConfig, Model, learn, save
+from wdae.classifier.embedded import READY
+from wdae.classifier.learning import held_out_parts
+from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone
+from wdae.classifier.summary import label
 from wdae.errors import ModelError
-from wdae.model import LearnConfig, Model, learn, save
-from wdae.model.learning import held_out_parts
-from wdae.model.picture import EMBEDDED, PictureBackbone
-from wdae.model.summary import label
-from wdae.storage import load_tensors, read_json, save_tensors, sha256, write_json, write_text
-from wdae.train.model_file import CARD, WEIGHTS
+from wdae.runs.environment import commit
+from wdae.stage1.model_file import CARD, WEIGHTS
+from wdae.storage.files import load_tensors, read_json, save_tensors, sha256, write_json, write_text
 
 README = """# Model card: `resnet12`, a backbone for pictures, and a model ready to use
 

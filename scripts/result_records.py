@@ -9,8 +9,8 @@ from typing import Any
 from wdae.evaluation.table import ResultTable
 from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.reproduce.record import FORMAT
-from wdae.run import Run
-from wdae.storage import read_json, write_json
+from wdae.runs.run import Run
+from wdae.storage.files import read_json, write_json
 
 METRICS = ("novel", "base", "all", "harmonic")
 BASELINE = "initial-estimate"

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("wdae", "wdae.backbones", "wdae.bank", "wdae.data", "wdae.methods", "wdae.model", "wdae.nn")
+PACKAGES = ("wdae", "wdae.backbones", "wdae.bank", "wdae.data", "wdae.methods", "wdae.classifier", "wdae.nn")
 OTHERS = (
-    "wdae.embedded:embedded_backbone",
-    "wdae.embedded:embedded_bank",
-    "wdae.embedded:embedded_model",
-    "wdae.evaluation.compare:compare",
-    "wdae.evaluation.quick:nearest_mean_accuracy",
+    "wdae.classifier.embedded:embedded_backbone",
+    "wdae.classifier.embedded:embedded_bank",
+    "wdae.classifier.embedded:embedded_model",
+    "wdae.evaluation.measure:compare",
+    "wdae.evaluation.nearest_mean:nearest_mean_accuracy",
     "wdae.evaluation.results:Estimate",
-    "wdae.evaluation.step_size:choose_steps",
+    "wdae.calibration.step_size:choose_steps",
     "wdae.evaluation.table:ResultTable",
-    "wdae.explain:explain",
+    "wdae.classifier.explain:explain",
     "wdae.export.linear:export_linear",
     "wdae.export.onnx_file:export_onnx",
     "wdae.export.torchscript:export_torchscript",
-    "wdae.generate:initial_estimate",
-    "wdae.generate:refine",
-    "wdae.model.picture:PictureBackbone",
+    "wdae.nn.generate:initial_estimate",
+    "wdae.nn.generate:refine",
+    "wdae.classifier.picture_backbone:PictureBackbone",
 )
 
 

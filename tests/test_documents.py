@@ -11,7 +11,7 @@ import pytest
 from wdae import synthetic_bank
 from wdae.cli.main import main
 from wdae.evaluation.table import ResultTable
-from wdae.run import Run
+from wdae.runs.run import Run
 
 ROOT = Path(__file__).parents[1]
 SMALL = [

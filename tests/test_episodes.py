@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.bank import ClassSet, FeatureBank, Part
+from wdae.bank import ClassSet, FeatureBank
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
+from wdae.parts import Part
 
 
 def class_set(counts: list[int]) -> ClassSet:

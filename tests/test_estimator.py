@@ -19,9 +19,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
+from wdae.parts import Part
 
 QUICK: dict[str, Any] = {"hidden": 16, "steps": 10}
 
@@ -91,8 +92,8 @@ def test_the_same_kind_comes_out_as_went_in() -> None:
     frame = pd.DataFrame(X, index=[f"row {i}" for i in range(60)], columns=[f"f{i}" for i in range(16)])
     model = FewShotClassifier(**QUICK).fit(frame, pd.Series(y, index=frame.index))
     assert model.feature_names_in_[0] == "f0"
-    told = model.predict(frame)
-    assert isinstance(told, pd.Series) and told.index.equals(frame.index)
+    output = model.predict(frame)
+    assert isinstance(output, pd.Series) and output.index.equals(frame.index)
     chances = model.predict_proba(frame)
     assert isinstance(chances, pd.DataFrame) and list(chances.columns) == list(model.classes_)
 

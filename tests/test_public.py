@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wdae
-import wdae.train.meta  # a subpackage must not hide a public name
+import wdae.stage2.train  # a subpackage must not hide a public name
 
 
 @pytest.mark.parametrize("name", [n for n in wdae.__all__ if n != "__version__"])
@@ -28,7 +28,7 @@ def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch
     text = (Path(__file__).parent.parent / "README.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
-    from wdae.train.meta_config import MetaRecipe, TrainingConfig
+    from wdae.stage2.config import MetaRecipe, TrainingConfig
 
     short = TrainingConfig(steps=4, validate_every=4, validation_episodes=20)
     monkeypatch.setattr(

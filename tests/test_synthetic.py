@@ -2,8 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from wdae.bank import ClassSet, FeatureBank, Part
+from wdae.bank import ClassSet, FeatureBank
 from wdae.errors import BankError
+from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
 
 

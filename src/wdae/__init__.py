@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from wdae.version import __version__
 
 if TYPE_CHECKING:
-    from wdae.bank import FeatureBank, Part
+    from wdae.bank import FeatureBank
     from wdae.episodes import EpisodeSampler, EpisodeSpec
     from wdae.estimator import FewShotClassifier
     from wdae.evaluation.protocol import all_way, few_way
     from wdae.evaluation.results import Result, paired
     from wdae.methods import WDAE, InitialEstimate
     from wdae.nn import Denoiser
+    from wdae.parts import Part
+    from wdae.stage2.config import MetaRecipe
+    from wdae.stage2.train import train as train_denoiser
     from wdae.synthetic import synthetic_bank
-    from wdae.train.meta import train as train_denoiser
-    from wdae.train.meta_config import MetaRecipe
 
 _HOMES = {
     "FewShotClassifier": "wdae.estimator",
@@ -32,8 +33,8 @@ _HOMES = {
     "Denoiser": "wdae.nn",
     "InitialEstimate": "wdae.methods",
     "WDAE": "wdae.methods",
-    "MetaRecipe": "wdae.train.meta_config",
-    "train_denoiser": "wdae.train.meta:train",  # wdae.train is the package
+    "MetaRecipe": "wdae.stage2.config",
+    "train_denoiser": "wdae.stage2.train:train",  # wdae.train is the package
     "few_way": "wdae.evaluation.protocol",
     "all_way": "wdae.evaluation.protocol",
     "Result": "wdae.evaluation.results",

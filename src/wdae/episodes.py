@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wdae.bank import ClassSet
 from wdae.errors import EpisodeError
-from wdae.randomness import integers, uniform
+from wdae.runtime.randomness import integers, uniform
 
 # Streams of random numbers; one purpose each, so that changing one choice leaves the others alone.
 _CLASSES, _SHOTS, _IMAGES, _QUERY_CLASSES, _QUERY_IMAGES = range(5)

@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.classifier.config import LearnConfig
+from wdae.classifier.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
+from wdae.classifier.learning import held_out_parts, learn
+from wdae.classifier.model import Model
 from wdae.errors import ModelError
-from wdae.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
-from wdae.model.learn_config import LearnConfig
-from wdae.model.learning import held_out_parts, learn
-from wdae.model.model import Model
 
 _LABELS = "labels"  # where a model keeps the kind of its labels
 
@@ -47,7 +47,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: all classes, base first (sorted), then added ones in the order in which they came.
         n_base_: how many of them are base classes.
-        model_: the model itself, a :class:`wdae.model.Model`.
+        model_: the model itself, a :class:`wdae.classifier.Model`.
         denoiser_: what was trained, or why nothing was.
         figures_: accuracy, calibration errors and AUROC on held-out data.
 
@@ -127,7 +127,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
         """The estimator around a model on disk, written by :meth:`save` or by ``wdae learn``."""
-        from wdae.model.store import load
+        from wdae.classifier.store import load
 
         model = load(path)
         kept = model.ground.info.get("estimator", {})
@@ -140,13 +140,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a new folder, or bring the folder it was written to up to date."""
-        from wdae.model.store import save
+        from wdae.classifier.store import save
 
         check_is_fitted(self, "model_")
         save(self.model_, path)
 
     def _config(self) -> LearnConfig:
-        from wdae.config import load
+        from wdae.config.recipe import load
 
         seed = self.random_state
         if not isinstance(seed, int) or isinstance(seed, bool):

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.errors import BankError
+from wdae.parts import Part
 
 
 def synthetic_bank(

@@ -16,7 +16,7 @@ import pytest
 
 from wdae import synthetic_bank
 from wdae.cli.main import main
-from wdae.train.checkpoint import load_checkpoint
+from wdae.storage.checkpoint import load_checkpoint
 
 SMALL = [
     *("--denoiser.hidden", "16", "--training.steps", "6", "--training.episodes_per_step", "4"),

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from wdae.bank import Part
 from wdae.data import FileSource, hold_out, open_dataset, pixels
 from wdae.data.decode import decode, fit
+from wdae.parts import Part
 
 
 @pytest.fixture

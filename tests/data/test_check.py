@@ -7,12 +7,12 @@ import shutil
 import numpy as np
 from PIL import Image
 
-from wdae.bank import Part
 from wdae.cli.app import run_app
 from wdae.cli.data import app, rendered
 from wdae.data import open_dataset
 from wdae.data.check import check
 from wdae.data.contact_sheet import contact_sheet
+from wdae.parts import Part
 
 
 def test_a_sound_set(class_folders, tmp_path, capsys):

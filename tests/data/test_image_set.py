@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wdae.bank import Part
 from wdae.data import ArraySource, ImageSet, hold_out
 from wdae.errors import DataError
+from wdae.parts import Part
 
 
 def make(labels, parts=None, names=None, **options) -> ImageSet:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wdae.bank import Part
 from wdae.data import open_dataset, pixels
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.errors import DataError
+from wdae.parts import Part
 
 SPLITS = ("train", "val", "test")
 

@@ -1,4 +1,4 @@
-"""Each layout people have on disk is read as what it is, and recognised without being told."""
+"""Each layout people have on disk is read as what it is, and recognised without being output."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wdae.bank import Part
 from wdae.data import LAYOUTS, load_split, open_dataset
 from wdae.data.layouts import find, recognise
 from wdae.errors import DataError
+from wdae.parts import Part
 
 MINI = load_split("mini-imagenet")
 TIERED = load_split("tiered-imagenet")

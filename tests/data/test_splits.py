@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wdae.bank import Part
 from wdae.data.splits import BENCHMARKS, load_split
 from wdae.errors import DataError
+from wdae.parts import Part
 
 FACTS = Path(__file__).parents[3] / "shared" / "data" / "splits"
 needs_facts = pytest.mark.skipif(not FACTS.is_dir(), reason="the benchmarks' split files are not here")

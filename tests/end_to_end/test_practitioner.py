@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,17 +10,16 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+from tiny_backbone import paint
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
+from wdae.classifier import Model
+from wdae.classifier.picture_backbone import PictureBackbone, files_as_set, load_backbone
 from wdae.data.decode import Pixels
 from wdae.data.source import FileSource
 from wdae.estimator import FewShotClassifier
-from wdae.model import Model
-from wdae.model.picture import PictureBackbone, files_as_set, load_backbone
+from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
-from tiny_eye import paint
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,7 @@ class CountedSource(FileSource):
 def test_many_pictures_are_never_in_memory_together(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    eye: PictureBackbone = load_backbone("tiny_eye:factory")
+    eye: PictureBackbone = load_backbone("tiny_backbone:factory")
     folder = paint(tmp_path, ["red", "blue"], 100)
     images = files_as_set(sorted(folder.glob("*/*.png")))
     source = CountedSource(images.source.files)  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wdae.config import Config
+from wdae.config.recipe import Config
 from wdae.evaluation.html import write_report
 from wdae.evaluation.results import Result
-from wdae.run import Run
+from wdae.runs.run import Run
 
 
 class Recipe(Config):

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
 from wdae.evaluation import protocol
+from wdae.evaluation.nearest_mean import nearest_mean_accuracy
 from wdae.evaluation.protocol import all_way, base_classes, few_way
-from wdae.evaluation.quick import nearest_mean_accuracy
 from wdae.evaluation.results import paired
-from wdae.generate import initial_estimate, refine
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Method, Scorer, Support
 from wdae.nn import Denoiser, unit
+from wdae.nn.generate import initial_estimate, refine
+from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
 
 
@@ -134,7 +135,7 @@ def test_joint_by_default_where_the_bank_can(small_bank: FeatureBank) -> None:
 
 
 def test_told_of_every_episode_and_of_the_validation_part(small_bank: FeatureBank) -> None:
-    told: list[int] = []
+    output: list[int] = []
     result = few_way(
         InitialEstimate(),
         small_bank,
@@ -143,9 +144,9 @@ def test_told_of_every_episode_and_of_the_validation_part(small_bank: FeatureBan
         n_episodes=20,
         chunk=7,
         part=Part.VALIDATION,
-        told=told.append,
+        on_progress=output.append,
     )
-    assert told == [7, 7, 6]
+    assert output == [7, 7, 6]
     assert result.info["part"] == "validation"
 
 

@@ -12,18 +12,17 @@ import onnxruntime
 import pytest
 import torch
 from safetensors import safe_open
+from tiny_backbone import paint
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
+from wdae.classifier import LearnConfig, Model, learn, save
+from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.export.linear import export_linear
 from wdae.export.onnx_file import export_onnx
 from wdae.export.torchscript import export_torchscript
-from wdae.model import LearnConfig, Model, learn, save
-from wdae.model.picture import PictureBackbone
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
-from tiny_eye import paint
+from wdae.parts import Part
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,8 @@ def model(small_bank: FeatureBank) -> Model:
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A model with a real convolutional backbone, as ``wdae learn`` makes it."""
     from wdae import backbones
+    from wdae.classifier.picture_bank import picture_bank
     from wdae.data import hold_out, open_dataset
-    from wdae.model.picture_bank import picture_bank
 
     photos = paint(tmp_path_factory.mktemp("photos"), ["red", "green", "blue"], 6)
     torch.manual_seed(0)
@@ -105,8 +104,8 @@ def test_torchscript_in_a_process_without_this_library(seeing: Model, tmp_path: 
         "assert 'wdae' not in sys.modules\n"
         "print(json.dumps([json.loads(extra['labels']), scores.tolist()]))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    labels, scores = json.loads(told.stdout)
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    labels, scores = json.loads(output.stdout)
     assert labels == list(seeing.names)
     if part == "classifier":
         np.testing.assert_allclose(scores, seeing.scores(items).numpy(), atol=1e-4)

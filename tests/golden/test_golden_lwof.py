@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from wdae.methods import BaseClasses, Setting, Support
-from wdae.methods.lwof import LwofAttention
+from wdae.methods.baselines.lwof import LwofAttention
 
 GOLDEN = Path(os.environ.get("WDAE_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
 FILE = GOLDEN / "lwof_attention.safetensors"

@@ -15,9 +15,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from wdae.generate import initial_estimate, move, refine
 from wdae.methods import WDAE, BaseClasses, Support
 from wdae.nn import ClassGraph, Denoiser, build_graph, cosine_scores, incremental, layers, stage2_losses
+from wdae.nn.generate import initial_estimate, move, refine
 from wdae.nn.incremental import BaseState
 
 GOLDEN = Path(os.environ.get("WDAE_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from wdae.classifier.embedded import BACKBONE, READY
 from wdae.cli.main import main
-from wdae.embedded import BACKBONE, READY
 
 GUIDES = sorted((Path(__file__).parents[2] / "docs" / "guides").glob("*.md"))
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import method_checks as shared
 import pytest
-import test_shared_checks as shared
 import torch
 
 from wdae.methods.registry import METHODS

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.calibration import Calibration
 from wdae.errors import ModelError
 from wdae.methods import WDAE, BaseClasses, Support, WeightScorer
+from wdae.methods.calibration import Calibration
+from wdae.methods.shots import step_for
 from wdae.methods.wdae_file import load_wdae, save_wdae
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
-from wdae.shots import step_for
 
 BALANCE = Calibration(12.0, {1: 0.8, 5: 1.1}, {1: 0.4, 5: -2.0})
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.methods import BaseClasses, Setting, Support, make
+from wdae.methods.baselines.tpn import Propagation, propagate
 from wdae.methods.examples import examples_of
-from wdae.methods.tpn import Propagation, propagate
 from wdae.nn.cosine import unit
 from wdae.nn.logistic import logistic_regression
 from wdae.nn.ridge import ridge

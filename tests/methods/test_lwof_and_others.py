@@ -9,16 +9,16 @@ import torch
 from method_samples import bank_of, fresh
 from torch import Tensor
 
-from wdae.bank import Part
 from wdae.methods import BaseClasses, Setting, Support, find, make, names
-from wdae.methods.analogies import LogisticRegressionH
-from wdae.methods.hallucinate import grow
+from wdae.methods.baselines.analogies import LogisticRegressionH
+from wdae.methods.baselines.hallucinate import grow
+from wdae.methods.baselines.lwof import LwofAttention
+from wdae.methods.baselines.prototypical import Prototypical
 from wdae.methods.learned import LearnedMethod
-from wdae.methods.lwof import LwofAttention
-from wdae.methods.prototypical import Prototypical
 from wdae.nn.context import SetContext
 from wdae.nn.cosine import unit
 from wdae.nn.descent import descend
+from wdae.parts import Part
 
 E, N, n, K, D = 3, 7, 4, 2, 10
 

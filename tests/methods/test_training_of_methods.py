@@ -8,11 +8,11 @@ import pytest
 import torch
 from method_samples import bank_of, recipe_of
 
+from wdae.comparison.config import CompareRecipe
+from wdae.comparison.run import training_recipe
 from wdae.methods import find
-from wdae.train.compare_config import CompareRecipe
-from wdae.train.comparison import training_recipe
-from wdae.train.meta import train_learned
-from wdae.train.meta_config import MetaRecipe
+from wdae.stage2.config import MetaRecipe
+from wdae.stage2.train import train_learned
 
 
 def short(name: str) -> MetaRecipe:
@@ -35,7 +35,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(name: str, tmp_path: Path
 
     path = tmp_path / "checkpoint.safetensors"
     with pytest.raises(RuntimeError):
-        train_learned(recipe, bank, checkpoint=path, told=die)
+        train_learned(recipe, bank, checkpoint=path, on_progress=die)
     again = train_learned(recipe, bank, checkpoint=path, resume=True)
     for key, tensor in whole.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[key]), key

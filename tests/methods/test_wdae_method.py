@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
-from wdae.generate import initial_estimate, refine
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Method, Support, WeightScorer, make, names
 from wdae.methods.wdae import step_for, steps_for
 from wdae.nn import Denoiser, build_graph, cosine_scores, unit
+from wdae.nn.generate import initial_estimate, refine
 
 E, N, n, K, Q, D = 4, 30, 5, 3, 6, 12
 

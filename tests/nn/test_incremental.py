@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.generate import refine
 from wdae.nn import Denoiser, build_graph, unit
+from wdae.nn.generate import refine
 from wdae.nn.incremental import BaseState
 
 

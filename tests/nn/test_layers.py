@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from wdae.nn import build_graph, edge_norm, unit
 from wdae.nn.graph import ClassGraph
-from wdae.nn.kept import sample_groups
 from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout
-from wdae.nn.parted import PartedLinear, part_scales
+from wdae.nn.sparse_dropout import sample_groups
+from wdae.nn.split_linear import PartedLinear, part_scales
 
 
 def generator(seed: int = 0) -> torch.Generator:

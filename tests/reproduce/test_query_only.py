@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.errors import BankError, EpisodeError
 from wdae.evaluation.protocol import all_way, few_way
 from wdae.methods import make
+from wdae.parts import Part
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.evaluation.protocol import base_classes, few_way
 from wdae.methods import make
+from wdae.parts import Part
 from wdae.reproduce.details import base_distances, measure_details, trade_off
 from wdae.reproduce.render import table_notes
 from wdae.reproduce.roles import RoleBank

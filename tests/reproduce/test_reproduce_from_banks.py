@@ -19,11 +19,12 @@ import pytest
 import torch
 from made_trees import wdae
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
+from wdae.parts import Part
+from wdae.storage.checkpoint import load_checkpoint
 from wdae.synthetic import synthetic_bank
-from wdae.train.checkpoint import load_checkpoint
 
 ROWS = "lwof,wdae-mlp,wdae-gnn,wdae-gnn-no-noise,wdae-gnn-trainval"
 SMALL = [
@@ -222,8 +223,8 @@ def test_other_settings_for_a_finished_row_are_refused(
     ]
     more = [*words, *kept] if words[0] == "--stage2" else words
     assert wdae("reproduce", "mini-imagenet", "--resume", "-o", finished, *more) == 2
-    told = capsys.readouterr().err
-    assert message in told and "other settings" in told and "remove" in told
+    output = capsys.readouterr().err
+    assert message in output and "other settings" in output and "remove" in output
     assert (finished / "recipe.yaml").read_text() == before
 
 

@@ -2,6 +2,6 @@
 
 from wdae.bank.class_set import ClassSet
 from wdae.bank.feature_bank import FeatureBank, class_means
-from wdae.bank.parts import Part
+from wdae.parts import Part
 
 __all__ = ["ClassSet", "FeatureBank", "Part", "class_means"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wdae import storage
 from wdae.errors import BankError, MissingExtraError, nearest
+from wdae.storage import files as storage
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from wdae.bank.encoding import blocks, decode
-from wdae.bank.parts import Part
 from wdae.errors import BankError
+from wdae.parts import Part
 
 _SHOWN = 5
 _SMALLEST_NORM = 1e-12  # below it, normalising would not give a unit vector

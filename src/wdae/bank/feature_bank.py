@@ -16,8 +16,8 @@ from torch import Tensor
 from wdae.bank import checks
 from wdae.bank.class_set import ClassSet
 from wdae.bank.encoding import Encoding, blocks, decode
-from wdae.bank.parts import Part
 from wdae.errors import BankError
+from wdae.parts import Part
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wdae import storage
 from wdae.bank.checks import check_base_weights, check_query_only, check_structure
 from wdae.bank.encoding import Encoding, encode
-from wdae.bank.parts import Part
 from wdae.errors import BankError, StorageError
+from wdae.parts import Part
+from wdae.storage import files as storage
 from wdae.version import __version__
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from wdae.bank.checks import class_hint
 from wdae.bank.encoding import decode
 from wdae.bank.feature_bank import FeatureBank
 from wdae.bank.labelled import Labelled, read_labelled, read_weights
-from wdae.bank.parts import Part
 from wdae.errors import BankError
+from wdae.parts import Part
 
 SPLIT = (0.64, 0.16, 0.20)  # base, validation, novel: the shares of MiniImageNet's 100 classes
 _BASE_TRAIN, _HELD_OUT = Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code

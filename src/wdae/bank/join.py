@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from wdae.bank.encoding import blocks
 from wdae.bank.feature_bank import FeatureBank, class_means
-from wdae.bank.parts import Part
 from wdae.errors import BankError
+from wdae.parts import Part
 
 
 def join_banks(banks: Sequence[FeatureBank]) -> FeatureBank:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from wdae.bank.arrays import Array, Arrays, read_arrays
 from wdae.bank.encoding import decode
-from wdae.bank.parts import Part
 from wdae.errors import BankError
+from wdae.parts import Part
 
 FEATURES = ("features", "all_features", "embeddings", "feats", "x", "data")
 LABELS = ("labels", "all_labels", "y", "targets", "label")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from wdae.bank.feature_bank import FeatureBank
 from wdae.bank.format import size_on_disk
-from wdae.bank.parts import Part
+from wdae.parts import Part
 
 
 def summary(bank: FeatureBank, path: str | Path) -> dict[str, Any]:

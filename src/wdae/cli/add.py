@@ -40,9 +40,9 @@ def add(
     patience
         Seconds to wait while another process changes the model.
     """
-    from wdae.explain import warnings_about
-    from wdae.model.inputs import read_examples
-    from wdae.model.store import changing, load
+    from wdae.classifier.explain import warnings_about
+    from wdae.classifier.inputs import read_examples
+    from wdae.classifier.store import changing, load
 
     before = load(model)
     if class_name is not None and not update:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from wdae.allocator import keep_freed_memory
 from wdae.errors import WdaeError, nearest
-from wdae.waiting import wait_briefly
+from wdae.runtime.allocator import keep_freed_memory
+from wdae.runtime.waiting import wait_briefly
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

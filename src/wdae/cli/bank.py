@@ -79,8 +79,8 @@ def import_(
         KEY=VALUE, repeated: provenance to keep with the bank, such as backbone=resnet18.
     """
     from wdae.bank.importing import import_bank, import_parts
-    from wdae.bank.parts import Part
-    from wdae.storage import refuse_existing
+    from wdae.parts import Part
+    from wdae.storage.files import refuse_existing
 
     refuse_existing(out)
     info = dict(_pair(word, "--note") for word in note)
@@ -162,7 +162,7 @@ def join(
     """
     from wdae.bank import FeatureBank
     from wdae.bank.join import join_banks
-    from wdae.storage import refuse_existing
+    from wdae.storage.files import refuse_existing
 
     if len(banks) < 2:
         raise BankError(f"joining takes two banks or more; got {len(banks)}")
@@ -209,7 +209,7 @@ def synthesize(
     dtype
         How features are stored.
     """
-    from wdae.storage import refuse_existing
+    from wdae.storage.files import refuse_existing
     from wdae.synthetic import synthetic_bank
 
     refuse_existing(out)

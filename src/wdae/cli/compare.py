@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import Output, recipe_command
-from wdae.train.compare_config import CompareRecipe
+from wdae.comparison.config import CompareRecipe
 
 app = App(name="compare", help="Train and measure many methods on one bank, on the same episodes.")
 Flag = Annotated[bool, Parameter(negative=())]
@@ -43,13 +43,13 @@ def compare(
         Print CSV.
     """
     from wdae.bank import FeatureBank
-    from wdae.config import load
-    from wdae.embedded import embedded_bank
-    from wdae.evaluation.comparison_table import ComparisonTable
+    from wdae.classifier.embedded import embedded_bank
+    from wdae.comparison.run import chosen_methods, run_comparison
+    from wdae.comparison.table import ComparisonTable
+    from wdae.config.recipe import load
     from wdae.evaluation.html import write_report
     from wdae.evaluation.paper import paper_figures
-    from wdae.run import RECIPE, Run
-    from wdae.train.comparison import chosen_methods, run_comparison
+    from wdae.runs.run import RECIPE, Run
 
     if resume:
         recipe = load(CompareRecipe, Run.open(output).path / RECIPE)

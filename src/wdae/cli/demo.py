@@ -37,7 +37,7 @@ def demo(
     from rich.console import Console
 
     from wdae.cli.show import gains_table
-    from wdae.demo import run_demo
+    from wdae.reproduce.demo import run_demo
 
     folder = _free_folder() if output is None else output
     run, table = run_demo(folder, episodes=episodes, steps=steps, seed=seed, device=device)

@@ -12,11 +12,11 @@ def evaluate_model(words: Sequence[str], *, output: Path | None, json: bool, csv
     """Classify labelled pictures (or features) and print the per-class table and the figures."""
     from rich.console import Console
 
-    from wdae.model.inputs import read_examples
-    from wdae.model.manifest import is_model
-    from wdae.model.measure import measure
-    from wdae.model.store import load
-    from wdae.storage import write_json, write_text
+    from wdae.classifier.inputs import read_examples
+    from wdae.classifier.manifest import is_model
+    from wdae.classifier.measure import measure
+    from wdae.classifier.store import load
+    from wdae.storage.files import write_json, write_text
 
     if not words or not is_model(words[0]):
         raise ModelError(

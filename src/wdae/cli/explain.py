@@ -35,8 +35,8 @@ def explain(
     json
         Print JSON.
     """
-    from wdae.explain import explain as explained
-    from wdae.model.store import load
+    from wdae.classifier.explain import explain as explained
+    from wdae.classifier.store import load
 
     opened = load(model)
     found = explained(opened, class_name)
@@ -47,7 +47,7 @@ def explain(
     else:
         print(found.as_text())
     if picture is not None:
-        from wdae.explain_plot import explanation_plot
+        from wdae.classifier.explain_plot import explanation_plot
 
         for path in explanation_plot(opened, found, picture.parent, picture.stem):
             print(path)

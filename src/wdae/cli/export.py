@@ -37,7 +37,7 @@ def export(
     part
         whole: from pictures on; classifier: from features on; auto: whole if there is a backbone.
     """
-    from wdae.model.store import load
+    from wdae.classifier.store import load
 
     opened = load(model)
     path = output or model.with_name(model.name + SUFFIXES[to])

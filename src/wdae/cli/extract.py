@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import recipe_command
-from wdae.train.extract_config import ExtractConfig
+from wdae.extract.config import ExtractConfig
 
 app = App(
     name="extract", help="Turn pictures into a feature bank with a trained backbone.", help_format="plaintext"
@@ -33,7 +33,7 @@ def extract(
     device:
         cpu, cuda or cuda:N; a GPU where there is one.
     """
-    from wdae.train.session import extract_session
+    from wdae.extract.session import extract_session
 
     done = extract_session(recipe, output, device=device)
     if done is not None:

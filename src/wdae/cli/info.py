@@ -20,8 +20,8 @@ def info(model: Path, *, json: bool = False) -> None:
     json
         Print JSON instead of tables.
     """
-    from wdae.model.store import load
-    from wdae.model.summary import print_summary, summary
+    from wdae.classifier.store import load
+    from wdae.classifier.summary import print_summary, summary
 
     facts = summary(load(model), model)
     if json:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from wdae.classifier.config import LearnConfig
 from wdae.cli.recipe import recipe_command
-from wdae.model.learn_config import LearnConfig
 
 app = App(name="learn", help="Learn a model from base classes, to teach new classes to.")
 
@@ -57,11 +57,11 @@ def learn(
     resume
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
-    from wdae.config import load as checked
-    from wdae.model.lesson import Lesson, attending, unfinished
-    from wdae.model.store import load, save
-    from wdae.model.summary import print_summary, summary
-    from wdae.model.teach import learn_from
+    from wdae.classifier.learn_job import learn_from
+    from wdae.classifier.lesson import Lesson, attending, unfinished
+    from wdae.classifier.store import load, save
+    from wdae.classifier.summary import print_summary, summary
+    from wdae.config.recipe import load as checked
 
     options = {
         "source": None if source is None else source.absolute(),
@@ -74,7 +74,7 @@ def learn(
     asked = checked(Lesson, None, options).model_copy(update={"recipe": recipe})
     try:
         with attending(asked, output, resume=resume) as (lesson, work):
-            model = learn_from(lesson, work, told=lambda line: print(line, file=sys.stderr))
+            model = learn_from(lesson, work, on_progress=lambda line: print(line, file=sys.stderr))
             save(model, output)
     except KeyboardInterrupt:
         if (kept := unfinished(output)).exists():

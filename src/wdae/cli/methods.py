@@ -21,11 +21,11 @@ def methods(*, json: Annotated[bool, Parameter(negative=())] = False, recipe: st
         Print the recipe that wdae compare trains this method with, for wdae train --recipe.
     """
     if recipe is not None:
-        from wdae.config import dump
+        from wdae.comparison.config import CompareRecipe
+        from wdae.comparison.run import training_recipe
+        from wdae.config.recipe import dump
         from wdae.errors import ModelError
         from wdae.methods import is_learned
-        from wdae.train.compare_config import CompareRecipe
-        from wdae.train.comparison import training_recipe
 
         if not is_learned(recipe):
             raise ModelError(f"{recipe} has nothing to train, so it has no recipe; use it by its name")

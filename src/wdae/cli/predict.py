@@ -40,9 +40,9 @@ def predict(
     skip_broken
         Leave unreadable pictures out.
     """
-    from wdae.model.inputs import stream_items
-    from wdae.model.predictions import predictions
-    from wdae.model.store import load
+    from wdae.classifier.inputs import stream_items
+    from wdae.classifier.predictions import predictions
+    from wdae.classifier.store import load
 
     opened = load(model)
     for names, features in stream_items(opened, sources, skip_broken=skip_broken):

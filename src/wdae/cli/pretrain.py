@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import recipe_command
-from wdae.train.stage1_config import Stage1Config
+from wdae.stage1.config import Stage1Config
 
 app = App(
     name="pretrain",
@@ -49,7 +49,7 @@ def pretrain(
     model_dtype:
         How the weights are written.
     """
-    from wdae.train.session import pretrain_session
+    from wdae.extract.session import pretrain_session
 
     outcome = pretrain_session(
         recipe,

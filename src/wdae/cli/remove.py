@@ -28,7 +28,7 @@ def remove(
     patience
         Seconds to wait while another process changes the model.
     """
-    from wdae.model.store import changing
+    from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
         changed.remove(classes)

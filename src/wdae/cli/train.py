@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import Output, recipe_command
-from wdae.train.meta_config import MetaRecipe
+from wdae.stage2.config import MetaRecipe
 
 app = App(name="train", help="Train a denoiser of class weights on a feature bank (stage 2).")
 
@@ -39,8 +39,8 @@ def train(
     from rich.console import Console
 
     from wdae.bank import FeatureBank
-    from wdae.run import Run
-    from wdae.train.pipeline import run_training
+    from wdae.runs.run import Run
+    from wdae.stage2.run import run_training
 
     features = FeatureBank.open(bank)
     if resume:

@@ -22,7 +22,7 @@ def undo(model: Path, *, to: int | None = None, patience: float = 60.0) -> None:
     patience
         Seconds to wait while another process changes the model.
     """
-    from wdae.model.store import changing
+    from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
         if to is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.bank import Part
 from wdae.data.findings import Findings, Picture, build_file_set, folders_in, part_named, pictures_in
 from wdae.data.image_set import listed
 from wdae.data.splits import Split
+from wdae.parts import Part
 
 
 def read_benchmark_folders(root: Path, split: Split) -> Findings:

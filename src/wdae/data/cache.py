@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wdae.bank import Part
 from wdae.data.decode import Pixels, fit
 from wdae.data.image_set import ImageSet, Labels, Parts, listed
 from wdae.data.parallel import in_chunks
 from wdae.data.source import ImageSource, content_digest
 from wdae.errors import DataError, StorageError
-from wdae.storage import atomic_folder, read_json, write_json
+from wdae.parts import Part
+from wdae.storage.files import atomic_folder, read_json, write_json
 
 try:
     import fcntl

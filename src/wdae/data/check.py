@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from wdae.bank import Part
 from wdae.data.contact_sheet import contact_sheet
 from wdae.data.image_set import ImageSet
 from wdae.data.layouts import find
@@ -16,6 +15,7 @@ from wdae.data.parallel import in_chunks
 from wdae.data.source import ImageSource
 from wdae.data.splits import Reading
 from wdae.errors import DataError
+from wdae.parts import Part
 
 _CHUNK = 64
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from wdae.bank import Part
 from wdae.data.decode import fit
 from wdae.data.image_set import ImageSet
 from wdae.errors import DataError
-from wdae.storage import atomic_file
+from wdae.parts import Part
+from wdae.storage.files import atomic_file
 
 _TILE, _GAP, _NAME_WIDTH = 72, 4, 190
 

@@ -6,10 +6,10 @@ import csv
 import os
 from pathlib import Path
 
-from wdae.bank import Part
 from wdae.data.findings import PART_NAMES, Findings, Picture, build_file_set, part_named
 from wdae.data.image_set import listed
 from wdae.errors import DataError, nearest
+from wdae.parts import Part
 
 _COLUMNS = {
     "path": ("path", "file", "filename", "image"),

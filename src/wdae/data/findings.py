@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wdae.bank import Part
 from wdae.data.decode import SUFFIXES
 from wdae.data.image_set import ImageSet, listed
 from wdae.data.source import FileSource
 from wdae.errors import DataError
+from wdae.parts import Part
 
 
 @dataclass

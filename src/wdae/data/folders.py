@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.bank import Part
 from wdae.data.findings import (
     Findings,
     Picture,
@@ -15,6 +14,7 @@ from wdae.data.findings import (
 )
 from wdae.data.image_set import listed
 from wdae.errors import DataError
+from wdae.parts import Part
 
 
 def read_folders(root: Path, part: Part = Part.BASE_TRAIN) -> Findings:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from wdae.bank import Part
 from wdae.data.decode import Pixels
 from wdae.data.source import ImageSource
 from wdae.errors import DataError
+from wdae.parts import Part
 
 Labels = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.uint8]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from wdae.bank import Part
 from wdae.data.csv_list import read_csv_list
 from wdae.data.findings import Findings, folders_in, part_named
 from wdae.data.folders import read_folders
@@ -17,6 +16,7 @@ from wdae.data.mini_imagenet import read_mini_imagenet
 from wdae.data.splits import Reading, load_split
 from wdae.data.tiered_imagenet import read_tiered_imagenet
 from wdae.errors import DataError, nearest
+from wdae.parts import Part
 
 LAYOUTS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs", "folders", "csv")
 

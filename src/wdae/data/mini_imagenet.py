@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wdae.bank import Part
 from wdae.data.benchmark_folders import read_benchmark_folders
 from wdae.data.findings import Findings, Picture, build_file_set, uneven_counts
 from wdae.data.image_set import ImageSet, listed
@@ -18,6 +17,7 @@ from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import ArraySource
 from wdae.data.splits import load_split
 from wdae.errors import DataError
+from wdae.parts import Part
 
 NAME = "mini-imagenet"
 SPLITS = {"train": Part.BASE_TRAIN, "val": Part.VALIDATION, "test": Part.NOVEL}

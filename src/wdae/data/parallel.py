@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from wdae.data.source import ImageSource
 from wdae.errors import DataError
-from wdae.progress import progress
+from wdae.runs.progress import progress
 
 Result = TypeVar("Result")
 Work = Callable[..., Result]

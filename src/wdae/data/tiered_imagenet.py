@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from wdae.bank import Part
 from wdae.data.benchmark_folders import read_benchmark_folders
 from wdae.data.findings import Findings
 from wdae.data.image_set import ImageSet
@@ -16,6 +15,7 @@ from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import EncodedSource
 from wdae.data.splits import load_split
 from wdae.errors import DataError
+from wdae.parts import Part
 
 NAME = "tiered-imagenet"
 SPLITS = {"train": Part.BASE_TRAIN, "val": Part.VALIDATION, "test": Part.NOVEL}

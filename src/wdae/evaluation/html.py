@@ -12,8 +12,8 @@ from typing import Any
 from wdae.errors import MissingExtraError
 from wdae.evaluation.plots import accuracy_against_shots, training_curves
 from wdae.evaluation.table import ResultTable, title
-from wdae.run import RECIPE, Run
-from wdae.storage import write_text
+from wdae.runs.run import RECIPE, Run
+from wdae.storage.files import write_text
 
 _CAPTIONS = {
     "training": "Training: every logged value, and its running mean where there are many.",

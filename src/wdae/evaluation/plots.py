@@ -17,7 +17,7 @@ import numpy as np
 from wdae.errors import MissingExtraError
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable, title
-from wdae.storage import atomic_file
+from wdae.storage.files import atomic_file
 
 Save = Callable[[str | Path, str], list[Path]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

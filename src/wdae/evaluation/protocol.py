@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from wdae.bank import ClassSet, FeatureBank, Part, class_means
-from wdae.cores import map_on_cores
+from wdae.bank import ClassSet, FeatureBank, class_means
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
 from wdae.evaluation.results import Result
 from wdae.methods.base import Adapter, BaseClasses, Method, Support
+from wdae.parts import Part
+from wdae.runtime.cores import map_on_cores
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the number of episodes just done."""
 
 # Episodes worked on at once: few on a CPU, so that they stay in its cache; many on a GPU, to fill it.
@@ -60,7 +61,7 @@ def few_way(
     part: Part = Part.NOVEL,
     device: torch.device | str = "cpu",
     chunk: int | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Result:
     """Episodes of a few novel classes; the base classes stay in the graph.
 
@@ -76,7 +77,7 @@ def few_way(
         part: ``Part.NOVEL``, or ``Part.VALIDATION`` to choose something.
         device: where to work.
         chunk: episodes at once; affects speed alone.
-        told: called as episodes are done.
+        on_progress: called as episodes are done.
 
     >>> from wdae import InitialEstimate, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -107,8 +108,8 @@ def few_way(
     values: list[dict[str, Tensor]] = []
     for value in map_on_cores(one_chunk, range(0, n_episodes, chunk), device):
         values.append(value)
-        if told is not None:
-            told(len(value["novel"]))
+        if on_progress is not None:
+            on_progress(len(value["novel"]))
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
     return Result.of(
         merged,
@@ -148,7 +149,7 @@ def all_way(
     part: Part = Part.NOVEL,
     base_queries: Collection[str] | None = None,
     device: torch.device | str = "cpu",
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Result:
     """All novel classes at once: K shots of each; every other novel image and held-out base image is a query.
 
@@ -204,8 +205,8 @@ def all_way(
         values.append(
             joint_accuracy(right, is_novel) if joint else {k: v.float().mean(-1) for k, v in right.items()}
         )
-        if told is not None:
-            told(1)
+        if on_progress is not None:
+            on_progress(1)
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
     return Result.of(
         merged,

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from wdae.classifier.model import Model
 from wdae.errors import ModelError
-from wdae.model.model import Model
 
 Part = Literal["auto", "whole", "classifier"]
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wdae.classifier.model import Model
 from wdae.errors import MissingExtraError, StorageError
 from wdae.export.module import Part, export_module, metadata
-from wdae.model.model import Model
-from wdae.storage import atomic_file
+from wdae.storage.files import atomic_file
 
 TOLERANCE = 1e-4
 
@@ -31,8 +31,8 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
     >>> from pathlib import Path
-    >>> from wdae.calibration import Calibration
-    >>> from wdae.model import Ground
+    >>> from wdae.methods.calibration import Calibration
+    >>> from wdae.classifier import Ground
     >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
     >>> file = export_onnx(model, Path(place.name) / "model.onnx")
     >>> import onnxruntime

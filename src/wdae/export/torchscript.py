@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from wdae.classifier.model import Model
 from wdae.errors import StorageError
 from wdae.export.module import Part, export_module, metadata
-from wdae.model.model import Model
-from wdae.storage import atomic_file
+from wdae.storage.files import atomic_file
 
 TOLERANCE = 1e-4
 
@@ -21,8 +21,8 @@ def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> P
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
     >>> from pathlib import Path
-    >>> from wdae.calibration import Calibration
-    >>> from wdae.model import Ground
+    >>> from wdae.methods.calibration import Calibration
+    >>> from wdae.classifier import Ground
     >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
     >>> file = export_torchscript(model, Path(place.name) / "model.pt")
     >>> scores, probabilities = torch.jit.load(str(file))(torch.eye(4)[:1])

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wdae.calibration import Calibration
 from wdae.methods.base import Support, WeightScorer
+from wdae.methods.calibration import Calibration
+from wdae.methods.shots import steps_for
 from wdae.nn.space import FeatureSpace
-from wdae.shots import steps_for
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from wdae.generate import novel_estimate
 from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
+from wdae.nn.generate import novel_estimate
 
 
 class InitialEstimate(Method):

@@ -8,25 +8,25 @@ from typing import Any
 import torch
 
 from wdae.errors import ModelError, nearest
-from wdae.methods.activations import Activations
-from wdae.methods.analogies import LogisticRegressionH
 from wdae.methods.base import Method
-from wdae.methods.fine_tune import FineTune
-from wdae.methods.gnn import GraphNetwork
+from wdae.methods.baselines.activations import Activations
+from wdae.methods.baselines.analogies import LogisticRegressionH
+from wdae.methods.baselines.fine_tune import FineTune
+from wdae.methods.baselines.gnn import GraphNetwork
+from wdae.methods.baselines.leo import Leo
+from wdae.methods.baselines.logistic import LogisticRegression
+from wdae.methods.baselines.lwof import LwofAttention, LwofAverage
+from wdae.methods.baselines.maml import FirstOrderMaml, Maml
+from wdae.methods.baselines.matching import Matching
+from wdae.methods.baselines.prototype_matching import PrototypeMatchingH
+from wdae.methods.baselines.prototypical import Prototypical
+from wdae.methods.baselines.r2d2 import R2D2
+from wdae.methods.baselines.relation import Relation
+from wdae.methods.baselines.simpleshot import SimpleShot
+from wdae.methods.baselines.snail import Snail
+from wdae.methods.baselines.tpn import Propagation
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, Setting
-from wdae.methods.leo import Leo
-from wdae.methods.logistic import LogisticRegression
-from wdae.methods.lwof import LwofAttention, LwofAverage
-from wdae.methods.maml import FirstOrderMaml, Maml
-from wdae.methods.matching import Matching
-from wdae.methods.prototype_matching import PrototypeMatchingH
-from wdae.methods.prototypical import Prototypical
-from wdae.methods.r2d2 import R2D2
-from wdae.methods.relation import Relation
-from wdae.methods.simpleshot import SimpleShot
-from wdae.methods.snail import Snail
-from wdae.methods.tpn import Propagation
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser, Kind
 

@@ -12,7 +12,7 @@ from wdae.methods.learned import LearnedMethod
 from wdae.methods.registry import make
 from wdae.methods.wdae import WDAE
 from wdae.methods.wdae_file import load_wdae, save_wdae
-from wdae.train.checkpoint import load_checkpoint, save_checkpoint
+from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 
 _KIND = "method"
 

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wdae.calibration import Calibration
 from wdae.errors import ModelError
-from wdae.generate import move, novel_estimate, refine
 from wdae.methods.balance import balance_scores
 from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
+from wdae.methods.calibration import Calibration
+from wdae.methods.shots import step_for, steps_for
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
+from wdae.nn.generate import move, novel_estimate, refine
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph
 from wdae.nn.incremental import BaseState
 from wdae.nn.space import FeatureSpace
-from wdae.shots import step_for, steps_for
 
 __all__ = ["PAPER_STEPS", "WDAE", "WDAEAdapter", "step_for", "steps_for"]
 

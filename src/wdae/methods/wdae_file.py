@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from wdae.calibration import Calibration
 from wdae.errors import StorageError
+from wdae.methods.calibration import Calibration
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.space import FeatureSpace
-from wdae.train.checkpoint import load_checkpoint, save_checkpoint
+from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 
 _CENTRE, _WEIGHTS = "space.centre", "space.weights"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wdae.errors import ModelError
 from wdae.nn.graph import ClassGraph
 from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, init_linear
-from wdae.nn.parted import autocast_dtype
+from wdae.nn.split_linear import autocast_dtype
 
 Kind = Literal["gnn", "mlp"]
 

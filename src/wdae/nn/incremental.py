@@ -4,7 +4,7 @@ In evaluation the base rows' share of every linear map is the same in all episod
 about a base class that no novel class came near to. :class:`BaseState` computes that once. Adding novel
 classes then recomputes only the *active* nodes: the novel ones, and the base ones whose result changes
 (or, if only novel results are asked for, those a novel result depends on). The outcome is that of
-:func:`wdae.generate.refine` over all classes.
+:func:`wdae.nn.generate.refine` over all classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser, Layer
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph, GraphExtension, build_graph, extend_graph
 from wdae.nn.layers import SLOPE, HiddenUpdate, LastUpdate, fold_batch_norm
-from wdae.nn.parted import part_scales
+from wdae.nn.split_linear import part_scales
 
 # Messages are computed in blocks that stay in the cache of a CPU core; on other devices, under the cap.
 _CPU_BLOCK_MB = 2.0

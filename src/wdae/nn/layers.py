@@ -1,6 +1,6 @@
 """The building blocks of the denoiser: pairwise messages, node updates.
 
-A node's state is given as its parts, ``[w̃; u_1; ...; u_l]`` (see :mod:`wdae.nn.parted`).
+A node's state is given as its parts, ``[w̃; u_1; ...; u_l]`` (see :mod:`wdae.nn.split_linear`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wdae.cores import in_pieces
 from wdae.nn.cosine import unit, vector_length
 from wdae.nn.edge_norm import edge_norm
-from wdae.nn.kept import kept_messages, sample_groups, sample_kept
-from wdae.nn.parted import PartedLinear, part_scales
+from wdae.nn.sparse_dropout import kept_messages, sample_groups, sample_kept
+from wdae.nn.split_linear import PartedLinear, part_scales
+from wdae.runtime.cores import in_pieces
 
 SLOPE = 0.01  # of every LeakyReLU
 # With so few components kept, computing just those beats computing all and masking (on a CPU).

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wdae.cores import in_pieces, side_by_side
 from wdae.nn.cosine import vector_length
-from wdae.randomness import derive_seed
+from wdae.runtime.cores import in_pieces, side_by_side
+from wdae.runtime.randomness import derive_seed
 
 _BLOCK = 1 << 16  # numbers drawn from one seed on a CPU; part of what a seed means
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from wdae.config import Config, Field
-from wdae.train.extract_config import Sides
+from wdae.config.recipe import Config, Field
+from wdae.extract.config import Sides
 
 
 class ReproduceRecipe(Config):

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.protocol import base_classes, chunk_for, gather_support, take_rows
 from wdae.methods import Method
 from wdae.nn.cosine import unit
-from wdae.storage import load_tensors, save_tensors
+from wdae.parts import Part
+from wdae.storage.files import load_tensors, save_tensors
 
 POINTS = 61  # of a trade-off curve
 

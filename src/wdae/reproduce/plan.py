@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wdae.config import load
+from wdae.config.recipe import load
+from wdae.config.text import scalar
 from wdae.data.splits import load_split
 from wdae.errors import RecipeError
-from wdae.randomness import derive_seed
-from wdae.recipe_text import scalar
 from wdae.reproduce.benchmark import Benchmark, Role, Row
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.train.meta_config import MetaRecipe
+from wdae.runtime.randomness import derive_seed
+from wdae.stage2.config import MetaRecipe
 
 COMPILE_FROM = 5000  # steps: compiling a shorter training takes longer than it saves
 

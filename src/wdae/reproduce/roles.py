@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wdae.bank import FeatureBank, Part
+from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
-from wdae.config import load
+from wdae.config.recipe import load
 from wdae.errors import BankError, DataError, RunError
+from wdae.parts import Part
 from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role
 from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.plan import parse_changes
 from wdae.reproduce.recipes import stage1_recipe
-from wdae.run import Run
-from wdae.storage import read_json, sha256, write_json
-from wdae.train.model_file import CARD, WEIGHTS
-from wdae.train.stage1_config import Stage1Config
+from wdae.runs.run import Run
+from wdae.stage1.config import Stage1Config
+from wdae.stage1.model_file import CARD, WEIGHTS
+from wdae.storage.files import read_json, sha256, write_json
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
 
@@ -152,8 +153,8 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
 
 def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> tuple[Path, float]:
     """Train a role's model, go on with it, or take the one an earlier call has finished."""
-    from wdae.train.base import LAST, MODEL
-    from wdae.train.session import pretrain_session
+    from wdae.extract.session import pretrain_session
+    from wdae.stage1.train import LAST, MODEL
 
     config = stage1_config(benchmark, recipe, role)
     folder = run.path / "stage1" / role
@@ -178,8 +179,8 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
 
 
 def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
-    from wdae.train.extract_config import ExtractConfig
-    from wdae.train.session import extract_session
+    from wdae.extract.config import ExtractConfig
+    from wdae.extract.session import extract_session
 
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")

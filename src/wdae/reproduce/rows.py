@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.device import pick_device, pick_dtype
 from wdae.errors import RunError
-from wdae.evaluation.compare import measure
+from wdae.evaluation.measure import measure
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, make
 from wdae.methods.saved import load_method
-from wdae.progress import progress
 from wdae.reproduce.benchmark import REFERENCE, Role, Row
 from wdae.reproduce.details import Details, measure_details
 from wdae.reproduce.plan import RowPlan
-from wdae.run import Run
-from wdae.storage import read_json, write_json
-from wdae.train.pipeline import MODEL, train_method
+from wdae.runs.progress import progress
+from wdae.runs.run import Run
+from wdae.runtime.device import pick_device, pick_dtype
+from wdae.stage2.run import MODEL, train_method
+from wdae.storage.files import read_json, write_json
 
 # Settings are written first, the record last: a row that has one is finished.
 SETTINGS, RECORD, CLOCK = "settings.json", "row.json", "clock.json"
@@ -131,7 +131,7 @@ def _measure(folder: Path, plan: RowPlan, method: Method, bank: FeatureBank, dev
                 n_episodes=n_episodes,
                 seed=plan.seed,
                 device=device,
-                told=bar.update,
+                on_progress=bar.update,
                 base_queries=plan.base_queries,
             )
             result.save(folder / "results")

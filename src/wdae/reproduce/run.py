@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wdae.config import dump
-from wdae.device import pick_device
+from wdae.config.recipe import dump
 from wdae.errors import MissingExtraError, RecipeError, nearest
 from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ReproduceRecipe
@@ -27,8 +26,9 @@ from wdae.reproduce.record import (
 from wdae.reproduce.render import markdown, table_name
 from wdae.reproduce.roles import RoleBank, needed_roles, open_role, why_missing
 from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
-from wdae.run import RECIPE, Run
-from wdae.storage import read_json, write_json, write_text
+from wdae.runs.run import RECIPE, Run
+from wdae.runtime.device import pick_device
+from wdae.storage.files import read_json, write_json, write_text
 
 RESULTS, PAGE = "results.json", "results.md"
 

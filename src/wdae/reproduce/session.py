@@ -8,8 +8,8 @@ from wdae.errors import RunError
 from wdae.reproduce.benchmark import Benchmark
 from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.run import chosen_rows
-from wdae.run import Run
-from wdae.storage import read_json, write_json
+from wdae.runs.run import Run
+from wdae.storage.files import read_json, write_json
 
 BENCHMARK = "benchmark.json"
 

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from wdae.bank import Part
 from wdae.errors import DataError, nearest
+from wdae.parts import Part
 
 BENCHMARKS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs")
 

@@ -1,0 +1,1 @@
+"""Step sizes, balance and probabilities, found on classes that play novel."""

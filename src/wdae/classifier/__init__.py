@@ -1,0 +1,51 @@
+"""The practitioner's model: learned from base classes, taught new ones, taken back, kept on disk.
+
+The names load when first used, so that the command line's ``--help`` stays free of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wdae.classifier.base_knowledge import Ground
+    from wdae.classifier.config import LearnConfig
+    from wdae.classifier.history import Change, History
+    from wdae.classifier.learning import learn
+    from wdae.classifier.model import Example, Head, Model
+    from wdae.classifier.store import changing, load, save
+
+_HOMES = {
+    "Change": "history",
+    "Example": "model",
+    "Ground": "base_knowledge",
+    "Head": "model",
+    "History": "history",
+    "LearnConfig": "config",
+    "Model": "model",
+    "changing": "store",
+    "learn": "learning",
+    "load": "store",
+    "save": "store",
+}
+
+__all__ = [
+    "Change",
+    "Example",
+    "Ground",
+    "Head",
+    "History",
+    "LearnConfig",
+    "Model",
+    "changing",
+    "learn",
+    "load",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"wdae.classifier.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'wdae.classifier' has no attribute {name!r}")

@@ -1,0 +1,222 @@
+"""What a model made of a class: whom it listens to, how far it moved, what it may be confused with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wdae.classifier.model import Head, Model
+from wdae.classifier.names import shorten, unknown_classes
+from wdae.nn.cosine import unit
+
+# Chosen on validation classes, for warnings about one sound class in twenty (scripts/choose_thresholds.py).
+OUT_OF_PLACE = 0.65
+"""An example that agrees with the others less than this share of what is usual among them is out of place."""
+
+_USUAL = (
+    0.63  # share of base pictures that are less like their own class than a new class may be like another
+)
+_COINCIDES = 0.67  # similarity to another class that is too near, where no base images say what is
+_NEIGHBOURS, _TEMPERATURE = 10, 5.0
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Another class: its cosine with this one and, in the class graph, the strength of the edge to it."""
+
+    name: str
+    similarity: float
+    strength: float
+
+
+@dataclass(frozen=True)
+class Confusable:
+    """Another class, and the probability it gets at the centre of this one."""
+
+    name: str
+    similarity: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example, and its cosine with the mean of the others (None where it is the only one)."""
+
+    source: str
+    agreement: float | None
+    out_of_place: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything ``wdae explain`` shows of a class.
+
+    Attributes:
+        step: ε of its number of shots; None for a base class, and without a denoiser.
+        moved: degrees between its initial estimate and its weight; None likewise.
+        own_probability: what the class itself gets at its centre.
+        listens: whether classes exchange messages with their neighbours: the model has a graph network.
+    """
+
+    name: str
+    is_base: bool
+    shots: int
+    step: float | None
+    moved: float | None
+    own_probability: float
+    neighbours: tuple[Neighbour, ...]
+    confusable: tuple[Confusable, ...]
+    examples: tuple[ExampleView, ...]
+    warnings: tuple[str, ...]
+    listens: bool = True
+
+    @property
+    def neighbours_title(self) -> str:
+        """What its neighbours are to it."""
+        return "listens to (class graph)" if self.listens else "nearest classes"
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """For people."""
+        kind = "base class" if self.is_base else "added class"
+        lines = [f"{shorten(self.name)}: {kind}, {self.shots} examples given"]
+        if self.moved is not None and self.step is not None:
+            lines.append(f"refinement moved its weight by {self.moved:.1f}° (step {self.step:.2f})")
+        lines.append(f"\n{self.neighbours_title}:")
+        for n in self.neighbours:
+            strength = f"{n.strength:6.1%}  " if self.listens else ""
+            lines.append(f"  {strength}{shorten(n.name)}  (cosine {n.similarity:.2f})")
+        lines.append(f"\nat its centre it gets {self.own_probability:.1%}; it may be confused with:")
+        lines += [
+            f"  {c.probability:6.1%}  {shorten(c.name)}  (cosine {c.similarity:.2f})" for c in self.confusable
+        ]
+        if self.examples:
+            lines.append("\nits examples, by agreement with each other:")
+            for i, e in enumerate(self.examples):
+                told = "" if e.agreement is None else f"  agreement {e.agreement:.2f}"
+                lines.append(
+                    f"  {i}: {e.source or 'vector'}{told}{'  OUT OF PLACE' if e.out_of_place else ''}"
+                )
+        lines += [f"\nwarning: {line}" for line in self.warnings]
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def explain(model: Model, name: str, top: int = 5) -> Explanation:
+    """Explain one class of a model.
+
+    >>> from wdae.methods.calibration import Calibration
+    >>> from wdae.classifier import Ground
+    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> model.add({"okapi": torch.tensor([[0.6, 0.0, 0.8, 0.0]])})
+    >>> found = explain(model, "okapi")
+    >>> found.shots, found.neighbours[0].name, found.confusable[0].name
+    (1, 'cat', 'cat')
+    """
+    if name not in model.names:
+        raise unknown_classes([name], model.names, "class")
+    head = model.head
+    place, is_base = model.names.index(name), name in set(model.ground.names)
+    initial = _initial(model, head)  # [C, D]
+    similar = initial @ initial[place]
+    similar[place] = -2.0
+    method = model.ground.method
+    n_near = min(_NEIGHBOURS if method is None else method.n_neighbours, len(similar) - 1)
+    near = similar.topk(n_near)
+    heat = _TEMPERATURE if method is None else method.inverse_temperature
+    strengths = (heat * near.values).softmax(0)
+    neighbours = tuple(
+        Neighbour(model.names[c], s, a)
+        for c, s, a in zip(near.indices.tolist(), near.values.tolist(), strengths.tolist(), strict=True)
+    )
+    chances = head.scores(initial[place][None]).double().softmax(1)[0]
+    own = float(chances[place])
+    chances[place] = -1.0
+    best = chances.topk(min(top, len(chances) - 1))
+    cosines = head.weights @ head.weights[place]
+    confusable = tuple(
+        Confusable(model.names[c], float(cosines[c]), p)
+        for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
+    step = moved = None
+    if not is_base and head.novel is not None and method is not None:
+        row = head.novel_names.index(name)
+        step = float(head.novel.steps[row])
+        cosine = float((head.novel.initial[row] * head.novel.final[row]).sum().clamp(-1, 1))
+        moved = float(torch.rad2deg(torch.acos(torch.tensor(cosine))))
+    examples = _examples(model, name)
+    warnings = tuple(_warnings(model, name, place, initial, examples))
+    return Explanation(
+        name,
+        is_base,
+        model.shots(name),
+        step,
+        moved,
+        own,
+        neighbours,
+        confusable,
+        examples,
+        warnings,
+        listens=method is not None and method.denoiser.kind == "gnn",
+    )
+
+
+def warnings_about(model: Model, name: str) -> list[str]:
+    """What a person who added a class should look at."""
+    head = model.head
+    return list(
+        _warnings(model, name, model.names.index(name), _initial(model, head), _examples(model, name))
+    )
+
+
+def _initial(model: Model, head: Head) -> Tensor:
+    """Initial estimates of all classes, in the model's order: what the class graph is built on."""
+    if head.novel is None:
+        return head.weights.clone()
+    place = {name: i for i, name in enumerate(head.novel_names)}
+    order = torch.tensor([place[name] for name in model.added])
+    return torch.cat([model.ground.weights, head.novel.initial[order]])
+
+
+def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
+    shown = model.examples_of(name)
+    if len(shown) < 2:
+        return tuple(ExampleView(e.source, None, False) for e in shown)
+    features = torch.stack([e.feature for e in shown])
+    others = unit(features.sum(0) - features)
+    agreement = (features * others).sum(1)
+    typical = float(agreement.median())
+    odd = [len(shown) >= 3 and a < OUT_OF_PLACE * typical for a in agreement.tolist()]
+    return tuple(ExampleView(e.source, a, o) for e, a, o in zip(shown, agreement.tolist(), odd, strict=True))
+
+
+def _warnings(
+    model: Model, name: str, place: int, initial: Tensor, examples: tuple[ExampleView, ...]
+) -> list[str]:
+    lines = []
+    head, calibration = model.head, model.ground.calibration
+    # Nearer to another class than many pictures of base classes are to their own.
+    likeness = head.scores(initial[place][None])[0]
+    likeness[head.n_base :] -= head.prior
+    usual = calibration.threshold(_USUAL) if calibration.familiarity else _COINCIDES * calibration.gain
+    likeness[place] = -float("inf")
+    nearest = int(likeness.argmax())
+    if len(likeness) > 1 and float(likeness[nearest]) > usual:
+        cosine = float(head.weights[nearest] @ initial[place])
+        lines.append(
+            f"{shorten(name)!r} nearly coincides with {shorten(model.names[nearest])!r} (cosine"
+            f" {cosine:.2f}), as pictures of one class do; is it the same class?"
+        )
+    for i, example in enumerate(examples):
+        if example.out_of_place:
+            lines.append(
+                f"example {i} of {shorten(name)!r} looks out of place ({example.source or 'a vector'}):"
+                f" agreement {example.agreement:.2f} with the others"
+            )
+    return lines

@@ -1,0 +1,186 @@
+"""What people give on the command line: folders of pictures, loose pictures, files of features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wdae.classifier.model import Model
+from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
+from wdae.errors import DataError, ModelError
+from wdae.runs.progress import progress
+
+FEATURE_SUFFIXES = frozenset({".npz", ".npy", ".safetensors", ".csv", ".tsv", ".h5", ".hdf5"})
+
+
+@dataclass
+class Examples:
+    """Features by class ``[k, D]``, where each came from, and small pictures where there are any."""
+
+    features: dict[str, Tensor] = field(default_factory=dict)
+    sources: dict[str, list[str]] = field(default_factory=dict)
+    pictures: dict[str, Tensor] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+
+
+def is_feature_file(path: Path) -> bool:
+    """Whether a path is a file of features, by its suffix."""
+    return path.suffix.lower() in FEATURE_SUFFIXES and path.is_file()
+
+
+def read_examples(
+    model: Model, sources: Sequence[Path], class_name: str | None, *, skip_broken: bool = False
+) -> Examples:
+    """Labelled examples: of one class from loose pictures, or of many from a folder or a file.
+
+    Args:
+        sources: with ``class_name``, pictures or folders of pictures of that class; without, one folder with
+            a folder per class, or one file of features with labels.
+        skip_broken: leave unreadable pictures out (they are named in ``dropped``).
+    """
+    if not sources:
+        raise DataError("nothing to learn from; give a folder with a folder per class, or --class and files")
+    if class_name is not None:
+        if len(sources) == 1 and is_feature_file(sources[0]):
+            rows = read_features(sources[0])
+            told = [f"{sources[0]} row {i}" for i in range(len(rows))]
+            return Examples({class_name: rows}, {class_name: told})
+        files = _pictures(sources)
+        return _embedded(model, files, [class_name] * len(files), skip_broken)
+    if len(sources) > 1:
+        raise DataError(
+            f"{len(sources)} files or folders, and no class for them; say which with --class NAME, or give"
+            " one folder with a folder per class"
+        )
+    source = sources[0]
+    if is_feature_file(source):
+        return _labelled_features(source)
+    files, labels = _class_folders(source)
+    return _embedded(model, files, labels, skip_broken)
+
+
+def read_features(path: Path) -> Tensor:
+    """The features of a file, with or without labels, ``[M, D]``."""
+    from wdae.bank.arrays import read_arrays
+    from wdae.bank.labelled import FEATURES, find
+
+    features = find(read_arrays(path), FEATURES, path, "features", ndims=(2,))
+    if features is None or features.ndim != 2:
+        raise DataError(f"{path} has no array of features [vectors, D]; call it 'features'")
+    return torch.from_numpy(features.astype("float32"))
+
+
+def stream_items(
+    model: Model, sources: Sequence[Path], *, skip_broken: bool = False
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Names and features of everything given, a batch at a time; pictures are read as they are needed."""
+    if not sources:
+        raise DataError("nothing to classify; give pictures, folders of pictures, or a file of features")
+    for source in sources:
+        if is_feature_file(source):
+            rows = read_features(source)
+            for start in range(0, len(rows), 1024):
+                some = rows[start : start + 1024]
+                yield [f"{source} row {start + i}" for i in range(len(some))], some
+    files = _pictures([source for source in sources if not is_feature_file(source)])
+    if not files:
+        return
+    images = files_as_set(files)
+    with progress(len(files), "classifying", "pictures") as bar:
+        for piece in _backbone(model).embed(images, skip_broken=skip_broken):
+            yield [images.describe(row) for row in piece.rows.tolist()], piece.features
+            bar.update(len(piece.rows))
+
+
+def _backbone(model: Model) -> PictureBackbone:
+    if model.backbone is None:
+        raise ModelError(
+            "this model was learned from features and has no backbone for pictures; give a file of features"
+            f" ({', '.join(sorted(FEATURE_SUFFIXES))})"
+        )
+    return model.backbone
+
+
+def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_broken: bool) -> Examples:
+    images = files_as_set(files)
+    found = Examples()
+    features: dict[str, list[Tensor]] = {}
+    pictures: dict[str, list[Tensor]] = {}
+    seen: set[int] = set()
+    with progress(len(files), "reading pictures", "pictures") as bar:
+        for piece in _backbone(model).embed(images, skip_broken=skip_broken):
+            for i, row in enumerate(piece.rows.tolist()):
+                features.setdefault(labels[row], []).append(piece.features[i])
+                pictures.setdefault(labels[row], []).append(piece.thumbnails[i])
+                found.sources.setdefault(labels[row], []).append(images.describe(row))
+                seen.add(row)
+            bar.update(len(piece.rows))
+    found.dropped = [images.describe(row) for row in range(len(images)) if row not in seen]
+    empty = sorted(set(labels) - set(features))
+    if empty:
+        raise DataError(f"class {empty[0]!r} has 0 readable pictures; give at least 1")
+    found.features = {name: torch.stack(features[name]) for name in dict.fromkeys(labels)}
+    found.pictures = {name: torch.stack(pictures[name]) for name in dict.fromkeys(labels)}
+    return found
+
+
+def _labelled_features(path: Path) -> Examples:
+    from wdae.bank.encoding import decode
+    from wdae.bank.labelled import read_labelled
+
+    read = read_labelled(path)
+    rows = decode(read.features, read.scales)
+    labels = torch.from_numpy(read.labels)
+    found = Examples()
+    for number in labels.unique().tolist():
+        at = (labels == number).nonzero()[:, 0]
+        found.features[read.names[number]] = rows[at]
+        found.sources[read.names[number]] = [f"{path} row {i}" for i in at.tolist()]
+    return found
+
+
+def _class_folders(root: Path) -> tuple[list[str], list[str]]:
+    from wdae.data.findings import folders_in, pictures_in
+
+    if not root.is_dir():
+        what = "does not exist" if not root.exists() else "is one file: say its class with --class NAME"
+        raise DataError(f"{root} {what}")
+    names = folders_in(root)
+    if not names:
+        if pictures_in(root):
+            raise DataError(
+                f"{root} has pictures but no class folders; say their class with --class NAME, or put them"
+                " into a folder named after it"
+            )
+        raise DataError(f"{root} is empty; expected one folder per class with its pictures inside")
+    files: list[str] = []
+    labels: list[str] = []
+    for name in names:
+        here = pictures_in(root / name)
+        if not here:
+            raise DataError(
+                f"class {name!r} has 0 pictures in {root / name}; give at least 1 (jpg, png, webp)"
+            )
+        files += here
+        labels += [name] * len(here)
+    return files, labels
+
+
+def _pictures(sources: Sequence[Path]) -> list[str]:
+    """The picture files among files and, at any depth, in folders."""
+    from wdae.data.decode import SUFFIXES
+
+    files: list[str] = []
+    for source in sources:
+        if source.is_dir():
+            inside = sorted(str(p) for p in source.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            if not inside:
+                raise DataError(f"{source} has no pictures; accepted: {', '.join(sorted(SUFFIXES))}")
+            files += inside
+        else:
+            files.append(str(source))
+    return files

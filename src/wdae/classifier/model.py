@@ -1,0 +1,300 @@
+"""A classifier that learns classes from a few examples each, and can take every change back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from wdae.classifier.base_knowledge import Ground, NovelWeights, class_means
+from wdae.classifier.history import History, State
+from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
+from wdae.classifier.picture_backbone import PictureBackbone
+from wdae.errors import ModelError
+from wdae.nn.cosine import unit
+
+_SMALLEST_NORM = 1e-12
+_BLOCK = 256  # vectors scored at once: their scores stay in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """An example of an added class: its unit feature ``[D]``, where it came from, perhaps a small picture.
+
+    >>> Example(torch.tensor([0.6, 0.8]), source="okapi.jpg").source
+    'okapi.jpg'
+    """
+
+    feature: Tensor
+    source: str = ""
+    picture: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The linear classifier that a state of the model comes down to.
+
+    Scores are ``unit(x) @ (gains · weights).T + offsets``; their softmax are the probabilities.
+
+    Shapes: weights ``[C, D]`` (unit rows), gains, offsets ``[C]``; novel is None without added classes. The
+    offset of an added class includes ``prior``, how much likelier it is than a base class.
+
+    >>> from wdae.methods.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> head = Model(ground).head
+    >>> head.scores(torch.tensor([[0.0, 3.0, 0.0, 4.0]])).round(decimals=3).tolist()
+    [[0.0, 6.0]]
+    """
+
+    names: tuple[str, ...]
+    n_base: int
+    weights: Tensor
+    gains: Tensor
+    offsets: Tensor
+    novel_names: tuple[str, ...] = ()
+    novel: NovelWeights | None = None
+    prior: float = 0.0
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """Weights with their gains, ``[C, D]``."""
+        return self.weights * self.gains.unsqueeze(1)
+
+    @torch.no_grad()
+    def blocks(self, features: Tensor) -> Iterator[Tensor]:
+        """Calibrated scores ``[m, C]`` of features ``[M, D]``, a few thousand at a time.
+
+        The features need not be normalised.
+        """
+        matrix = self.matrix.T
+        for some in features.split(_BLOCK):
+            yield torch.addmm(self.offsets, unit(some), matrix)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
+        return torch.cat(list(self.blocks(features)))
+
+    def familiarity(self, scores: Tensor) -> Tensor:
+        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
+        best = scores[:, : self.n_base].amax(1)
+        if self.n_base < scores.shape[1]:
+            best = torch.maximum(best, scores[:, self.n_base :].amax(1) - self.prior)
+        return best
+
+    def best(self, features: Tensor) -> Tensor:
+        """The class of the highest score of each of the features, ``[M]``."""
+        return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
+
+
+class Model:
+    """Base classes, the examples of classes added since, and the history of changes.
+
+    Adding, removing and undoing change this object alone; :mod:`wdae.classifier.store` keeps it on disk.
+
+    >>> from wdae.methods.calibration import Calibration
+    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> model = Model(ground)
+    >>> model.add({"okapi": torch.eye(4)[2:3]})
+    >>> model.names, model.scores(torch.eye(4)[2:3]).argmax(1).tolist()
+    (('cat', 'dog', 'okapi'), [2])
+    """
+
+    def __init__(
+        self, ground: Ground, examples: Sequence[Example] = (), history: History | None = None
+    ) -> None:
+        self.ground = ground
+        self.examples = list(examples)
+        self.backbone: PictureBackbone | None = None
+        self.history = history or History()
+        self._state: State = self.history.state()
+        self._head: Head | None = None
+
+    @property
+    def state(self) -> State:
+        """Classes that were added to, and the rows of their examples."""
+        return dict(self._state)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The classes that are not base classes, in the order in which they came."""
+        base = self._base_index
+        return tuple(name for name in self._state if name not in base)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All classes: base first; adding never renumbers."""
+        return (*self.ground.names, *self.added)
+
+    @cached_property
+    def _base_index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.ground.names)}
+
+    @cached_property
+    def _separators(self) -> bool:
+        return any(has_separator(name) for name in self.ground.names)
+
+    def shots(self, name: str) -> int:
+        """Number of examples that a class was given since the model was learned."""
+        return len(self._state.get(name, ()))
+
+    def examples_of(self, name: str) -> list[Example]:
+        """The examples that a class was given since the model was learned."""
+        return [self.examples[row] for row in self._state.get(name, ())]
+
+    def add(
+        self,
+        classes: Mapping[str, Tensor],
+        *,
+        update: bool = False,
+        sources: Mapping[str, Sequence[str]] | None = None,
+        pictures: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Learn new classes, or more examples of known ones.
+
+        Args:
+            classes: features ``[k, D]`` of each class, k at least 1.
+            update: classes may be known already; their examples are then added to those there are.
+            sources: where each example came from, for people.
+            pictures: small pictures uint8 ``[k, S, S, 3]``, for people.
+        """
+        rows = self.checked(classes, update=update)
+        added: dict[str, list[int]] = {}
+        for name, features in rows.items():
+            start = len(self.examples)
+            told = list((sources or {}).get(name, [""] * len(features)))
+            shown = (pictures or {}).get(name)
+            self.examples += [
+                Example(feature, told[i], None if shown is None else shown[i])
+                for i, feature in enumerate(features)
+            ]
+            added[name] = list(range(start, start + len(features)))
+        self._go(self.history.extended("add", added))
+
+    def checked(self, classes: Mapping[str, Tensor], *, update: bool = False) -> dict[str, Tensor]:
+        """The unit features of classes to add, under checked names; an error says what is wrong."""
+        if not classes:
+            raise ModelError("no classes to add; give at least one, with at least 1 example")
+        checked: dict[str, Tensor] = {}
+        for given, features in classes.items():
+            name = given if given in self._base_index else check_name(given, self._separators)
+            if name in checked:
+                raise ModelError(f"class {shorten(name)!r} is given twice")
+            checked[name] = self._checked_features(name, features)
+        if not update:
+            self.refuse_known(checked)
+        return checked
+
+    def refuse_known(self, names: Iterable[str]) -> None:
+        """Raise where one of the names is a class already."""
+        taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
+        if taken:
+            raise ModelError(
+                f"class {', '.join(map(repr, taken[:5]))} exists already; to give it more examples use update"
+                " (--update), or choose another name"
+            )
+
+    def _checked_features(self, name: str, features: Tensor) -> Tensor:
+        features = torch.as_tensor(features)
+        shown, dim = repr(shorten(name)), self.ground.dim
+        if features.ndim != 2 or (len(features) and features.shape[1] != dim):
+            raise ModelError(
+                f"class {shown}: features have shape {list(features.shape)}, the model works on [k, {dim}];"
+                " use the backbone that the model was learned with"
+            )
+        if not len(features):
+            raise ModelError(f"class {shown} has 0 examples; give at least 1")
+        features = features.detach().cpu().float()
+        norms = torch.linalg.vector_norm(features, dim=1)
+        bad = (~(norms.isfinite() & (norms > _SMALLEST_NORM))).nonzero()[:, 0].tolist()
+        if bad:
+            raise ModelError(
+                f"class {shown}: {len(bad)} of {len(features)} examples are NaN, infinite or all zeros, the"
+                f" first is number {bad[0]}; leave them out or compute them again"
+            )
+        return unit(features)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Forget added classes; a base class cannot be removed."""
+        names = list(dict.fromkeys(names))
+        if not names:
+            raise ModelError("no classes to remove; name at least one")
+        base = [name for name in names if name in self._base_index]
+        if base:
+            raise ModelError(
+                f"{shorten(base[0])!r} is a base class, part of what the model was learned from, and cannot"
+                " be removed; classes that were added can"
+            )
+        missing = [name for name in names if name not in self._state]
+        if missing:
+            raise unknown_classes(missing, self.added, "added class")
+        self._go(self.history.extended("remove", {}, names))
+
+    def undo(self) -> None:
+        """Take the last change back; again, the one before it."""
+        self._go(self.history.undone())
+
+    def restore(self, number: int) -> None:
+        """Return to the state after change ``number``; 0 is the model as learned."""
+        self._go(self.history.at(number))
+
+    def _go(self, history: History) -> None:
+        line = history.changes[-1] if history.changes else None
+        forward = line is not None and line.parent == self.history.head and history.head == line.number
+        self._state = line.apply(self._state) if forward and line is not None else history.state()
+        self.history, self._head = history, None
+
+    @property
+    def head(self) -> Head:
+        """The classifier of the present state; computed when first asked for after a change."""
+        if self._head is None:
+            self._head = self._build_head()
+        return self._head
+
+    def _build_head(self) -> Head:
+        ground, added = self.ground, self.added
+        extra = {
+            self._base_index[name]: torch.stack([self.examples[row].feature for row in rows])
+            for name, rows in self._state.items()
+            if name in self._base_index
+        }
+        order = sorted(added)  # so that the order of adding cannot show, not even in the last digit
+        groups = [torch.stack([e.feature for e in self.examples_of(name)]) for name in order]
+        n_base, base, novel = len(ground.names), ground.weights, None
+        prior = ground.calibration.prior(n_base, len(added))
+        weights, gains, offsets = base, torch.full((n_base,), ground.calibration.gain), torch.zeros(n_base)
+        if groups:
+            novel = ground.novel_weights(groups)
+            base = novel.base
+        base = ground.base_with_examples(base, extra)
+        if novel is None:
+            weights = base
+        else:
+            place = {name: i for i, name in enumerate(order)}
+            permutation = torch.tensor([place[name] for name in added])
+            more, shift = ground.calibration.rows(novel.shots[permutation])
+            weights = torch.cat([base, novel.final[permutation]])
+            gains, offsets = torch.cat([gains, more]), torch.cat([offsets, shift + prior])
+        return Head(self.names, n_base, weights, gains, offsets, tuple(order), novel, prior)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Calibrated scores ``[M, C]`` of features ``[M, D]``; their softmax are probabilities."""
+        return self.head.scores(self.check_features(features))
+
+    def check_features(self, features: Tensor) -> Tensor:
+        """Vectors ``[M, D]`` as float32; another size and values that are not finite are refused."""
+        features = torch.as_tensor(features).detach().cpu().float()
+        if features.ndim != 2 or features.shape[1] != self.ground.dim:
+            raise ModelError(
+                f"features have shape {list(features.shape)}, the model works on [pictures,"
+                f" {self.ground.dim}]; use the backbone that the model was learned with"
+            )
+        if not bool(features.isfinite().all()):
+            row = int((~features.isfinite().all(1)).nonzero()[0])
+            raise ModelError(f"features have NaN or infinite values, first in row {row}; compute them again")
+        return features
+
+
+__all__ = ["Example", "Head", "Model", "class_means"]

@@ -1,0 +1,216 @@
+"""From pictures to features with the backbone that belongs to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from wdae.backbones import Backbone
+    from wdae.data import ImageSet
+
+THUMBNAIL = 64
+"""Side of the small pictures that a model keeps of its examples."""
+
+_FEW = 64  # pictures that are not worth starting processes for
+EMBEDDED = "embedded"
+_SHIPPED = ("backbone", "backbone_options", "image_size", "mean", "std", "weights_sha256")
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Some pictures: their numbers in the set ``[B]``, features ``[B, D]``, thumbnails ``[B, S, S, 3]``."""
+
+    rows: Tensor
+    features: Tensor
+    thumbnails: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PictureBackbone:
+    """A backbone with how pictures are prepared for it.
+
+    Args:
+        card: ``backbone`` (a name of the registry), ``backbone_options``, ``image_size``, ``mean``, ``std``;
+            ``class_names`` where it is known what it was trained on.
+        tensors: its weights, or None for the one that ships with the package, which is not copied.
+
+    >>> from wdae.backbones import build
+    >>> eye = PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    >>> eye.name, eye.image_size, eye.dim
+    ('conv4-64', 16, 64)
+    """
+
+    card: dict[str, Any]
+    tensors: Mapping[str, Tensor] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self.card["backbone"])
+
+    @property
+    def image_size(self) -> int:
+        """Side S of the pictures it takes."""
+        return int(self.card["image_size"])
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """What is taken off each colour (RGB from 0 to 1) before the backbone sees it."""
+        return tuple(self.card["mean"])
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """What each colour is divided by then."""
+        return tuple(self.card["std"])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that it was trained on, where that is known."""
+        return tuple(self.card.get("class_names", ()))
+
+    @property
+    def dim(self) -> int:
+        """Feature size D."""
+        return self.network.feature_dim
+
+    @classmethod
+    def of(cls, backbone: Backbone, name: str, options: Mapping[str, Any], **card: Any) -> PictureBackbone:
+        """A backbone at hand, with its weights."""
+        facts = {
+            "backbone": name,
+            "backbone_options": dict(options),
+            "image_size": backbone.image_size,
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+        }
+        weights = {key: value.detach().cpu() for key, value in backbone.state_dict().items()}
+        made = cls(facts | card, weights)
+        made.__dict__["network"] = backbone.cpu().eval()
+        return made
+
+    @cached_property
+    def network(self) -> Backbone:
+        """The backbone itself, in evaluation mode on the CPU; built when first used."""
+        from wdae import backbones
+
+        if self.tensors is None:
+            return _shipped(self.card.get("weights_sha256")).network
+        options = dict(self.card["backbone_options"])
+        if self.name.startswith(("timm:", "transformers:")):
+            options["pretrained"] = False  # every weight comes from the model
+        network = backbones.build(self.name, **options)
+        try:
+            network.load_state_dict(dict(self.tensors))
+        except RuntimeError as error:
+            raise ModelError(f"the model's weights do not fit backbone {self.name!r}: {error}") from error
+        return network.eval()
+
+    def features(self, files: Sequence[str | Path]) -> Tensor:
+        """Features ``[M, D]`` of picture files, in their order; one that cannot be read is an error."""
+        return torch.cat([piece.features for piece in self.embed(files_as_set(files))])
+
+    def embed(
+        self,
+        images: ImageSet,
+        *,
+        rows: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+        skip_broken: bool = False,
+        batch: int = 64,
+        workers: int | None = None,
+    ) -> Iterator[Embedded]:
+        """Features of a set of pictures, a batch at a time, so that any number of them can pass.
+
+        Args:
+            rows: numbers of the pictures wanted; all by default.
+            skip_broken: leave out those that cannot be read.
+        """
+        from wdae.data import AugmentConfig, CentralSquare, stream
+        from wdae.data.augment import prepare
+
+        size = self.image_size
+        config = AugmentConfig(size=size, mean=tuple(self.card["mean"]), std=tuple(self.card["std"]))
+        workers = 0 if len(images if rows is None else rows) <= _FEW else workers
+        square = CentralSquare(size)
+        for piece in stream(images, square, batch, workers, rows=rows, skip_broken=skip_broken):
+            with torch.no_grad():
+                features = self.network(prepare(piece.images, config)).float()
+            yield Embedded(piece.rows, features, _thumbnails(piece.images))
+
+
+def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> PictureBackbone:
+    """A frozen backbone: ``embedded``, ``pkg.module:factory``, ``timm:NAME``, or a stage-1 model.
+
+    Args:
+        name: one of those; the last is the folder that ``wdae pretrain`` wrote (or its run, or its file).
+        options: keyword arguments of a factory.
+    """
+    from wdae import backbones
+
+    if name == EMBEDDED:
+        shipped = _shipped()
+        return PictureBackbone({key: shipped.card[key] for key in _SHIPPED})
+    path = Path(name)
+    for folder in (path, path / "model", path.parent):
+        if (folder / "model.safetensors").is_file() and (folder / "model.json").is_file():
+            return of_stage1(folder)
+    if name in backbones.names():
+        raise ModelError(
+            f"backbone {name!r} has no trained weights of its own; train it on your pictures with"
+            f" --train {name}, or give embedded, timm:NAME, pkg.module:factory or a folder of wdae pretrain"
+        )
+    if ":" not in name and (path.exists() or "/" in name):
+        raise ModelError(f"{name} holds no backbone; give a folder with model.safetensors and model.json")
+    built = backbones.build(name, **dict(options or {}))
+    return PictureBackbone.of(built, name, options or {})
+
+
+def of_stage1(folder: Path) -> PictureBackbone:
+    """The backbone of a stage-1 model."""
+    from wdae.stage1.model_file import load_model
+
+    trained = load_model(folder)
+    card = {key: trained.card[key] for key in ("image_size", "mean", "std")}
+    return PictureBackbone.of(
+        trained.recogniser.backbone, trained.card["backbone"], trained.card["backbone_options"], **card
+    )
+
+
+def _shipped(wanted: str | None = None) -> PictureBackbone:
+    """The backbone that ships with the package; its weights must be those that a model was learned with."""
+    from wdae.classifier.embedded import embedded_backbone
+
+    shipped = embedded_backbone()
+    if wanted is not None and wanted != shipped.card["weights_sha256"]:
+        raise ModelError(
+            "the model was learned with another embedded backbone than this version of wdae ships; use the"
+            " version that wrote it (written_by in model.json), or learn the model again"
+        )
+    return shipped
+
+
+def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSet:
+    """Loose picture files as a set of one unnamed class."""
+    from wdae.data import FileSource, ImageSet
+
+    missing = [str(file) for file in files if not Path(file).is_file()]
+    if missing:
+        raise DataError(f"{missing[0]} does not exist or is no file ({len(missing)} of {len(files)} are not)")
+    zeros = np.zeros(len(files), dtype=np.int64)
+    return ImageSet(name, FileSource(tuple(map(str, files))), zeros, zeros.astype(np.uint8), ("?",))
+
+
+def _thumbnails(images: Tensor) -> Tensor:
+    side = min(THUMBNAIL, images.shape[-1])
+    small = F.interpolate(images.float(), size=(side, side), mode="area")
+    return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()

@@ -1,0 +1,90 @@
+"""From folders of pictures to a bank: a backbone trained on them where there is none, and their features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wdae.bank import FeatureBank
+from wdae.classifier.lesson import Lesson, Work
+from wdae.classifier.picture_backbone import PictureBackbone, of_stage1
+from wdae.data import ImageSet
+from wdae.errors import WdaeError
+from wdae.parts import Part
+from wdae.runs.progress import progress
+from wdae.storage.files import load_tensors, save_tensors
+
+_SAVED_TOGETHER = 2048  # pictures whose features an interruption can cost
+
+
+def trained_backbone(
+    lesson: Lesson, source: Path, images: ImageSet, per_class: int, work: Work
+) -> tuple[PictureBackbone, Tensor, float]:
+    """Stage 1 on the pictures of a folder, ``per_class`` of each class held out: backbone, weights, scale."""
+    from wdae.extract.session import pretrain_session
+    from wdae.stage1.config import DataConfig, Stage1Config, ValidationConfig
+    from wdae.stage1.model_file import WEIGHTS, load_model
+    from wdae.stage1.train import LAST, MODEL
+
+    if not (work.run / MODEL / WEIGHTS).is_file():
+        options = {"image_size": lesson.size} if lesson.train.startswith("conv4") else {}
+        recipe = Stage1Config(
+            data=DataConfig(
+                path=source, size=lesson.size, held_out=per_class, skip_broken=lesson.skip_broken
+            ),
+            backbone=lesson.train,
+            backbone_options=options,
+            epochs=lesson.epochs,
+            batch=min(64, len(images.rows(Part.BASE_TRAIN))),
+            validation=ValidationConfig(every=lesson.epochs, episodes=200),
+            keep="last",
+            precision="float32",
+            checkpoint_every=1,
+            seed=lesson.recipe.seed,
+        )
+        begun = (work.run / LAST).is_file()
+        outcome = pretrain_session(recipe, work.run, resume=begun, force=not begun)
+        if outcome is None or outcome.model is None:
+            raise WdaeError("training the backbone did not finish")
+    classifier = load_model(work.run / MODEL).recogniser.classifier
+    return of_stage1(work.run / MODEL), classifier.weight.detach().clone(), float(classifier.scale.detach())
+
+
+def picture_bank(
+    images: ImageSet,
+    eye: PictureBackbone,
+    weights: Tensor | None = None,
+    scale: float | None = None,
+    work: Work | None = None,
+    *,
+    skip_broken: bool = False,
+) -> FeatureBank:
+    """The features of all pictures; those that an earlier attempt kept in ``work`` are not computed again."""
+    kept = [load_tensors(file) for file in work.features()] if work is not None else []
+    done = torch.cat([part["rows"] for part in kept]).numpy() if kept else np.empty(0, dtype=np.int64)
+    todo = np.setdiff1d(np.arange(len(images)), done)
+    features: list[Tensor] = []
+    rows: list[Tensor] = []
+
+    def put_away() -> None:
+        if rows:
+            kept.append({"features": torch.cat(features), "rows": torch.cat(rows)})
+            if work is not None:
+                save_tensors(work.next_features(), kept[-1])
+            features.clear()
+            rows.clear()
+
+    with progress(len(images), "reading pictures", "pictures", done=len(done)) as bar:
+        for piece in eye.embed(images, rows=todo, skip_broken=skip_broken):
+            features.append(piece.features)
+            rows.append(piece.rows)
+            bar.update(len(piece.rows))
+            if sum(map(len, rows)) >= _SAVED_TOGETHER:
+                put_away()
+    put_away()
+    at = torch.cat([part["rows"] for part in kept]).numpy()
+    found = torch.cat([part["features"] for part in kept])
+    return FeatureBank.build(found, images.labels[at], images.class_names, images.parts[at], weights, scale)

@@ -1,0 +1,113 @@
+"""What ``wdae info`` says about a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from wdae.classifier.model import Model
+from wdae.classifier.names import shorten
+
+_SHOWN = 30
+_BEFORE = "_before"
+_LABELS = {
+    "accuracy_base": "accuracy among base classes",
+    "ece_base": "calibration error, base classes",
+    "auroc_unknown": "known told from unknown (AUROC)",
+}
+
+
+def summary(model: Model, path: str | Path) -> dict[str, Any]:
+    """The facts about a model in a folder, as JSON values."""
+    ground, folder = model.ground, Path(path)
+    on_line = {change.number for change in model.history.line()}
+    return {
+        "path": str(path),
+        "dim": ground.dim,
+        "base_classes": list(ground.names),
+        "added_classes": {name: model.shots(name) for name in model.added},
+        "updated_base_classes": {n: model.shots(n) for n in model.state if n not in set(model.added)},
+        "backbone": None if model.backbone is None else model.backbone.card,
+        "denoiser": ground.info.get("denoiser"),
+        "steps": None if ground.method is None else {str(k): v for k, v in ground.method.steps.items()},
+        "refine_base": ground.refine_base,
+        "figures": dict(ground.calibration.figures),
+        "head": model.history.head,
+        "history": [
+            {
+                "number": change.number,
+                "after": change.parent,
+                "time": change.time,
+                "what": change.describe(),
+                "in_effect": change.number in on_line,
+            }
+            for change in model.history.changes
+        ],
+        "bytes_on_disk": sum(f.stat().st_size for f in folder.iterdir() if f.is_file()),
+        "info": {k: v for k, v in ground.info.items() if k not in ("denoiser",)},
+    }
+
+
+def print_summary(facts: dict[str, Any], console: Console | None = None) -> None:
+    """Print a summary: a few lines, then tables of added classes, figures and history."""
+    console = console or Console()
+    base, added = facts["base_classes"], facts["added_classes"]
+    backbone = facts["backbone"]
+    eye = (
+        "none: works on features"
+        if backbone is None
+        else f"{backbone['backbone']}, {backbone['image_size']} px"
+    )
+    lines = {
+        "model": f"{facts['path']}, {facts['bytes_on_disk'] / 1e6:.1f} MB",
+        "classes": f"{len(base)} base, {len(added)} added",
+        "features": f"{facts['dim']} dimensions",
+        "backbone": eye,
+        "denoiser": facts["denoiser"],
+    }
+    for key, value in lines.items():
+        console.print(f"{key}: {value}", markup=False, highlight=False, soft_wrap=True)
+    if facts["figures"]:
+        table = Table(title="On data that was held out", title_justify="left")
+        table.add_column("figure")
+        table.add_column("value", justify="right")
+        table.add_column("uncalibrated", justify="right")
+        figures = facts["figures"]
+        for key, value in figures.items():
+            if not key.endswith(_BEFORE):
+                before = figures.get(key + _BEFORE)
+                table.add_row(label(key), f"{value:.3f}", "" if before is None else f"{before:.3f}")
+        console.print(table)
+    if added:
+        table = Table(title="Added classes", title_justify="left")
+        table.add_column("class")
+        table.add_column("examples", justify="right")
+        for name, shots in list(added.items())[:_SHOWN]:
+            table.add_row(_plain(name), str(shots))
+        if len(added) > _SHOWN:
+            table.add_row(f"… and {len(added) - _SHOWN} more", "")
+        console.print(table)
+    for change in facts["history"][-_SHOWN:]:
+        mark = "*" if change["number"] == facts["head"] else " " if change["in_effect"] else "-"
+        text = f"{mark} {change['number']:>3}  {change['time']}  {shorten(change['what'], 90)}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if facts["history"]:
+        console.print("* where the model stands; - taken back (wdae undo MODEL --to N returns)", style="dim")
+
+
+def label(figure: str) -> str:
+    """A figure's name in words.
+
+    >>> label("ece_added_5"), label("auroc_unknown")
+    ('calibration error, 5-shot classes added', 'known told from unknown (AUROC)')
+    """
+    if figure.startswith("ece_added_"):
+        return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
+    return _LABELS.get(figure, figure.replace("_", " "))
+
+
+def _plain(text: str) -> str:
+    return shorten(text).replace("[", "\\[")

@@ -1,0 +1,1 @@
+"""Many methods on one bank and the same episodes: ``wdae compare``."""

@@ -1,0 +1,42 @@
+"""The recipe of a comparison: which methods, how long each is trained, on which episodes all are measured."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wdae.config.recipe import Config, Field
+
+
+class CompareRecipe(Config):
+    """Methods trained and measured on one bank, on the same episodes."""
+
+    bank: str = "embedded"
+    """A feature bank's folder, or embedded: the one that ships with the package."""
+    methods: tuple[str, ...] = Field(("all",), min_length=1)
+    """Names of methods (see wdae methods), or all."""
+    reference: str = "initial-estimate"
+    """The method that the others' paired differences are taken to."""
+    shots: tuple[int, ...] = Field((1, 5), min_length=1)
+    """Numbers of shots to measure."""
+    ways: int = Field(5, ge=2)
+    """Novel classes of an episode."""
+    queries: int = Field(15, ge=1)
+    """Queries a novel class."""
+    episodes: int = Field(2000, ge=1)
+    """Test episodes for each number of shots."""
+    metric: Literal["novel", "base", "all"] | None = None
+    """Insist on an accuracy: methods that cannot give it are refused; null takes what each gives."""
+    steps: int = Field(300, ge=1)
+    """Training steps of a learned method, for each number of shots (SNAIL takes several times as many)."""
+    episodes_per_step: int = Field(8, ge=1)
+    """Training episodes in a step."""
+    validations: int = Field(6, ge=1)
+    """How often, in training, the method is tried on validation classes; the best state is kept."""
+    validation_episodes: int = Field(500, ge=1)
+    """Validation episodes each time."""
+    seed: int = Field(0, ge=0)
+    """Every random choice follows from it."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1, ..."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of matrix products in training; auto: bfloat16 where the hardware computes in it."""

@@ -1,0 +1,217 @@
+"""Many methods on one bank: train what needs training, measure all on the same episodes, keep everything."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.comparison.config import CompareRecipe
+from wdae.comparison.settle import better_of
+from wdae.errors import ModelError, RecipeError
+from wdae.evaluation.protocol import base_classes, few_way
+from wdae.evaluation.results import Result
+from wdae.evaluation.table import ResultTable
+from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
+from wdae.methods.saved import load_method, save_method
+from wdae.parts import Part
+from wdae.runs.progress import Progress, progress
+from wdae.runs.run import Run
+from wdae.runtime.device import pick_device
+from wdae.runtime.randomness import derive_seed
+from wdae.stage2.build import build_method
+from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.run import MODEL, train_method
+from wdae.storage.files import read_json, write_json
+
+_COST = "cost.json"  # written last: a method that has it is trained
+_CHUNK = {"cuda": 512}  # episodes at once: some methods hold a graph for each query
+
+
+def chosen_methods(recipe: CompareRecipe) -> list[str]:
+    """The names a recipe asks for, the reference first; unknown ones are refused, all names listed."""
+    asked = names() if recipe.methods == ("all",) else list(dict.fromkeys(recipe.methods))
+    for name in (*asked, recipe.reference):
+        kind = find(name)
+        if recipe.metric in ("base", "all") and not kind.joint:
+            raise ModelError(
+                f"{name} scores novel classes only, so it has no {recipe.metric} accuracy; leave it out, or "
+                "compare novel accuracy"
+            )
+    return [recipe.reference, *(name for name in asked if name != recipe.reference)]
+
+
+def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None) -> MetaRecipe:
+    """How a comparison trains a learned method: its own defaults, the comparison's length.
+
+    ``n_shot`` trains it for that number of shots alone, which is how the papers' tables were made.
+    """
+    kind = find(name)
+    steps = recipe.steps * kind.training_length * (len(recipe.shots) if n_shot is None else 1)
+    common: dict[str, Any] = {
+        "steps": steps,
+        "episodes_per_step": recipe.episodes_per_step,
+        "validate_every": -(-steps // recipe.validations),
+        "validation_episodes": recipe.validation_episodes,
+    }
+    defaults = dict(kind.training_defaults)
+    if n_shot is not None:
+        defaults["shots"] = (n_shot,)
+    if "n_fake" in defaults:  # methods that learn few-way episodes learn those they will be tested on
+        defaults["n_fake"] = recipe.ways
+    options = {"n_way": recipe.ways} if "n_way" in inspect.signature(kind).parameters else {}
+    denoiser = {"denoiser": DenoiserConfig(kind=name.removeprefix("wdae-"))} if kind is WDAE else {}
+    return MetaRecipe(
+        name=name,
+        method=None if kind is WDAE else name,
+        seed=recipe.seed,
+        device=recipe.device,
+        precision=recipe.precision,
+        compile=False,  # so few steps would not make up for it
+        options=options,
+        training=TrainingConfig(**(common | defaults)),
+        evaluation=EvaluationConfig(
+            shots=recipe.shots,
+            ways=recipe.ways,
+            queries=recipe.queries,
+            step_episodes=recipe.validation_episodes,
+        ),
+        **denoiser,
+    )
+
+
+def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> ResultTable:
+    """Train and measure every method of a recipe; what an earlier call has finished is not run again."""
+    chosen = chosen_methods(recipe)
+    if recipe.reference == "all":
+        raise RecipeError("'reference' is one method, got 'all'")
+    for position, name in enumerate(chosen):
+        missing = [k for k in recipe.shots if _finished(run, name, k, recipe) is None]
+        if not missing:
+            continue
+        ready = {n_shot: _ready(run, name, n_shot, recipe, bank) for n_shot in missing}
+        total = len(missing) * recipe.episodes
+        with progress(total, f"measuring {name} ({position + 1} of {len(chosen)})") as bar:
+            for n_shot, (method, cost) in ready.items():
+                _measure(run, method, cost, n_shot, recipe, bank, bar)
+    results = [_finished(run, name, k, recipe) for k in recipe.shots for name in chosen]
+    return ResultTable(tuple(result for result in results if result is not None))
+
+
+def _ready(
+    run: Run, name: str, n_shot: int, recipe: CompareRecipe, bank: FeatureBank
+) -> tuple[Method, dict[str, Any]]:
+    """A method to measure and what it cost, trained now or by an earlier call."""
+    device = pick_device(recipe.device)
+    if not is_learned(name):
+        return make(name), {"parameters": 0, "training_seconds": 0.0}
+    by_shot = "shots" in find(name).training_defaults  # the others are trained once for any number
+    folder = run.path / "methods" / (f"{name}-{n_shot}shot" if by_shot else name)
+    if (folder / _COST).exists():
+        return load_method(folder / MODEL, device, dim=bank.dim), read_json(folder / _COST)
+    training = training_recipe(name, recipe, n_shot if by_shot else None)
+    part = Run.resume(folder) if folder.exists() else Run.create(folder, training, seed=recipe.seed)
+    began = time.perf_counter()
+    with _one_thread(device):
+        method = train_method(part, training, bank, resume=True)
+    cost: dict[str, Any] = {"parameters": _n_parameters(method)}
+    if by_shot and isinstance(method, LearnedMethod):
+        cost |= _settle(folder / MODEL, method, n_shot, training, recipe, bank)
+    cost["training_seconds"] = time.perf_counter() - began
+    write_json(folder / _COST, cost)
+    return load_method(folder / MODEL, device, dim=bank.dim), cost
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Train on one core of a CPU: steps are so small that a second one helps little, and where it has other
+    work to do, waiting for it at the end of every operation makes training several times slower."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _settle(
+    path: Path,
+    trained: LearnedMethod,
+    n_shot: int,
+    training: MetaRecipe,
+    recipe: CompareRecipe,
+    bank: FeatureBank,
+) -> dict[str, Any]:
+    """Leave the start in place of the trained method unless training gained something; say which."""
+    device = pick_device(recipe.device)
+    start = build_method(training, bank, base_classes(bank)).to(device).eval()
+    measure = partial(
+        few_way,
+        bank=bank,
+        n_shot=n_shot,
+        n_way=min(recipe.ways, len(bank.classes_of(Part.VALIDATION))),
+        n_query=recipe.queries,
+        n_episodes=2 * recipe.validation_episodes,
+        seed=derive_seed(recipe.seed, "start or trained"),
+        joint=False,
+        part=Part.VALIDATION,
+        device=device,
+    )
+    kept, gain = better_of(trained, start, measure)
+    if kept is start:
+        save_method(path, start, trained.name)
+    return {"start_kept": kept is start, "validation_gain": gain.mean, "validation_gain_ci95": gain.ci95}
+
+
+def _measure(
+    run: Run,
+    method: Method,
+    cost: dict[str, Any],
+    n_shot: int,
+    recipe: CompareRecipe,
+    bank: FeatureBank,
+    bar: Progress,
+) -> None:
+    device = pick_device(recipe.device)
+    began = time.perf_counter()
+    result = few_way(
+        method,
+        bank,
+        n_shot,
+        n_way=recipe.ways,
+        n_query=recipe.queries,
+        n_episodes=recipe.episodes,
+        seed=_episode_seed(recipe),
+        joint=None if recipe.metric != "novel" else False,
+        device=device,
+        chunk=_CHUNK.get(device.type),
+        on_progress=bar.update,
+    )
+    speed = recipe.episodes / (time.perf_counter() - began)
+    replace(result, info={**result.info, **cost, "episodes_per_second": speed}).save(run.results)
+
+
+def _finished(run: Run, name: str, n_shot: int, recipe: CompareRecipe) -> Result | None:
+    stem = f"{name}-few-way-{recipe.ways}way-{n_shot}shot-seed{_episode_seed(recipe)}"
+    path = run.results / f"{stem}.json"
+    return Result.load(path) if path.exists() else None
+
+
+def _episode_seed(recipe: CompareRecipe) -> int:
+    return derive_seed(recipe.seed, "test episodes")
+
+
+def _n_parameters(method: Method) -> int:
+    if isinstance(method, LearnedMethod):
+        return method.n_parameters()
+    modules: Sequence[torch.nn.Module] = [method.denoiser] if isinstance(method, WDAE) else []
+    return sum(p.numel() for module in modules for p in module.parameters())

@@ -1,0 +1,1 @@
+"""Typed recipes: YAML in, every key checked, all faults named at once."""

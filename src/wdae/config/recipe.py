@@ -1,0 +1,173 @@
+"""Typed recipes: YAML in, every key checked, all faults told at once.
+
+A command's recipe is a subclass of :class:`Config` beside its code, in a module that does not import torch
+(``--help`` lists its keys and must be quick). Descriptions are the strings below the fields:
+
+>>> class Training(Config):
+...     noise: float = Field(0.1, ge=0)
+...     '''Standard deviation of the noise added to the weights.'''
+...     shots: tuple[int, ...] = (1, 5)
+>>> load(Training, None, {"noise": 0.05})
+Training(noise=0.05, shots=(1, 5))
+>>> load(Training, None, {"nois": 0.05, "shots": ["one"]})
+Traceback (most recent call last):
+...
+wdae.errors.RecipeError: the recipe has 2 faults:
+  'shots' must be a list of whole numbers, got 'one' (text) (at 0)
+  unknown key 'nois'; did you mean 'noise'?
+
+A field whose type is another Config is a group: its keys are ``group.key``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wdae.config import faults as recipe_faults
+from wdae.config import text as recipe_text
+from wdae.config.keys import Key, describe, key_table
+from wdae.errors import RecipeError
+
+__all__ = ["Config", "Field", "Key", "describe", "dump", "key_table", "load"]
+
+
+class Config(BaseModel):
+    """A group of recipe keys: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )
+
+
+T = TypeVar("T", bound=Config)
+
+
+def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = None) -> T:
+    """Read a recipe: defaults, then the file, then the overrides.
+
+    Args:
+        cls: the recipe's class.
+        path: a YAML file, or None for defaults and overrides alone.
+        overrides: values by dotted key (``{"training.noise": 0.1}``).
+
+    Raises:
+        RecipeError: naming every unknown key, wrong type and value out of range at once.
+    """
+    name = "the recipe" if path is None else str(path)
+    text = recipe_text.Text({}, {}, []) if path is None else recipe_text.parse(_read(path), name)
+    given: set[tuple[str, ...]] = set()
+    faults = list(text.faults)
+    for key in describe(cls, groups=True):
+        path_of_key = tuple(key.name.split("."))
+        if key.is_group and key.required and not _has(text.data, path_of_key):
+            _put(text.data, path_of_key, {})  # so that its own keys are named, not the group
+    tables = {key.name: key.default for key in describe(cls) if isinstance(key.default, dict)}
+    for dotted, value in (overrides or {}).items():
+        keys = tuple(dotted.split("."))
+        given.add(keys)
+        table = ".".join(keys[:-1])
+        if table in tables and not _has(
+            text.data, keys[:-1]
+        ):  # one entry of a table leaves the others as they are
+            _put(text.data, keys[:-1], {str(name): entry for name, entry in tables[table].items()})
+        if not _put(text.data, keys, value):
+            faults.append(f"'{dotted}' cannot be set: '{'.'.join(keys[:-1])}' is a single value, not a group")
+
+    def where(loc: tuple[str, ...]) -> str:
+        if path is None or any(loc[:n] in given for n in range(1, len(loc) + 1)):
+            return ""
+        line = next((text.lines[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in text.lines), None)
+        return "" if line is None else f"line {line}: "
+
+    recipe, errors = _validate(cls, text.data)
+    faults += recipe_faults.sentences(errors, describe(cls, groups=True), where)
+    if faults or recipe is None:
+        head = f"{name} has {len(faults)} faults:\n  " if len(faults) > 1 else f"{name}: "
+        raise RecipeError(head + "\n  ".join(faults))
+    return recipe
+
+
+def dump(config: Config) -> str:
+    """The recipe as YAML, every key written out; :func:`load` reads it back to an equal recipe."""
+    data = _data(config.model_dump())
+    return recipe_text.write(data)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}; give the path of a YAML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error}; give a YAML file in UTF-8") from None
+
+
+def _has(data: Any, keys: tuple[str, ...]) -> bool:
+    for key in keys:
+        if not isinstance(data, dict) or key not in data:
+            return False
+        data = data[key]
+    return True
+
+
+def _put(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> bool:
+    for key in keys[:-1]:
+        if data.get(key) is None:
+            data[key] = {}
+        data = data[key]
+        if not isinstance(data, dict):
+            return False
+    data[keys[-1]] = value
+    return True
+
+
+def _validate(cls: type[T], data: dict[str, Any]) -> tuple[T | None, list[Any]]:
+    """Validate as strict JSON: no text for numbers, but lists for tuples and text for paths and choices.
+
+    Two conversions that lose nothing are made besides: ``1e4`` for a whole number, one value for a list.
+    """
+    for _ in range(3):
+        try:
+            return cls.model_validate_json(json.dumps(data, default=str), strict=True), []
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            if not sum(_mend(data, detail) for detail in errors):
+                return None, errors
+    return None, errors
+
+
+def _mend(data: Any, error: Any) -> bool:
+    value, loc = error["input"], error["loc"]
+    if error["type"] == "int_type" and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    elif error["type"] in ("tuple_type", "list_type") and isinstance(value, (int, float, str)):
+        value = [value]
+    else:
+        return False
+    for part in loc[:-1]:
+        # A union's member stands in the location but not in the data: such values are left as they came.
+        if not (isinstance(data, dict) and part in data) and not (
+            isinstance(data, list) and isinstance(part, int)
+        ):
+            return False
+        data = data[part]
+    if not isinstance(data, (dict, list)) or (isinstance(data, dict) and loc[-1] not in data):
+        return False
+    data[loc[-1]] = value
+    return True
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name if isinstance(name, int) else str(name): _data(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_data(inner) for inner in value]
+    if isinstance(value, Enum):
+        return _data(value.value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,0 +1,1 @@
+"""Extraction: pictures to a feature bank with a trained backbone."""

@@ -1,0 +1,219 @@
+"""Extraction: every picture of a data set becomes a row of a feature bank.
+
+Features are computed in chunks, each saved when done: an interrupted extraction goes on where it was, and
+several processes (``torchrun``, with a shared folder) take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wdae import backbones
+from wdae.bank import FeatureBank
+from wdae.data import ImageSet, pixels
+from wdae.data.layouts import open_dataset
+from wdae.data.stream import CentralSquare, stream
+from wdae.errors import ModelError, StorageError
+from wdae.extract.config import ExtractConfig
+from wdae.extract.views import Look, Read, Rows, same_rows, seed_of
+from wdae.parts import Part
+from wdae.runs.progress import progress
+from wdae.runtime.distributed import Team
+from wdae.stage1.data import parted
+from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
+from wdae.stage1.train import fast_arithmetic
+from wdae.storage.files import load_tensors, read_json, save_tensors, write_json
+from wdae.storage.files import sha256 as file_sha256
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What an extraction did: the bank's folder, how many pictures, at which rate."""
+
+    path: Path
+    images: int
+    images_per_s: float
+    tflops: float
+
+
+def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
+    """Write the feature bank of a data set to the new folder ``out``.
+
+    The bank holds every part; with a model of ours, the base weights and the scale too.
+    """
+    out = Path(out)
+    if out.exists():
+        raise StorageError(f"{out} exists already; choose another folder, or remove it first")
+    fast_arithmetic(team.device)
+    model = load_model(config.model) if config.model is not None else None
+    backbone = _backbone(config, model).to(team.device).eval()
+    if team.device.type == "cuda":
+        backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.compile:
+        for stage in backbone.stages:
+            stage.compile(dynamic=False)
+    own = model.card["image_size"] if model else backbone.image_size
+    sides = config.sizes or (config.size or own,)
+    images = _images(config, model)
+    if model is not None:
+        _check_classes(model, images)
+    read, count = _reader(config, images, sides)
+    work = out.with_name(f"{out.name}.unfinished")
+    _begin(work, _plan(config, images, sides, count), team)
+    look = Look(config, backbone, model, sides, team.device)
+    rate = _run_chunks(config, look, read, count, work, team)
+    if team.is_main:
+        _assemble(config, model, images, sides, count, work).save(out, config.dtype)
+        shutil.rmtree(work, ignore_errors=True)
+    team.barrier()
+    mirrored = 2 if config.flip_average else 1
+    flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
+    flops += config.crops * backbones.forward_flops(backbone, sides[0])
+    return Extraction(out, count, rate, rate * flops / 1e12)
+
+
+def _run_chunks(config: ExtractConfig, look: Look, read: Read, count: int, work: Path, team: Team) -> float:
+    """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone."""
+    starts = list(range(0, count, config.chunk))[team.rank :: team.size]
+    todo = [start for start in starts if not _chunk(work, start).is_file()]
+    seconds, done = 0.0, 0
+    total = sum(min(config.chunk, count - start) for start in todo) if team.is_main else 0
+    with progress(total, "extracting", "images") as bar:
+        for start in todo:
+            stop = min(start + config.chunk, count)
+            features, rows, took = look.at(read, start, stop)
+            if start != todo[0] or len(todo) == 1:  # The first chunk warms up.
+                seconds, done = seconds + took, done + len(rows)
+            save_tensors(_chunk(work, start), {"features": features.cpu(), "rows": torch.from_numpy(rows)})
+            bar.update(len(rows))
+    team.barrier()
+    return done / seconds if seconds else 0.0
+
+
+def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tuple[Read, int]:
+    """How to get some of the pictures at one of the sides, and how many pictures there are."""
+    if config.stream:
+
+        def streamed(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
+            wanted = np.arange(start, stop, dtype=np.int64)
+            square = CentralSquare(side)
+            got = list(stream(images, square, 256, rows=wanted, skip_broken=config.skip_broken))
+            return torch.cat([b.images for b in got]), torch.cat([b.rows for b in got]).numpy()
+
+        return streamed, len(images)
+    arrays = {
+        side: pixels(images, side, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
+        for side in sides
+    }
+    same_rows({side: array.kept for side, array in arrays.items()})
+
+    def cached(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
+        at = np.arange(start, stop, dtype=np.int64)
+        return arrays[side].tensor("cpu", at), arrays[side].kept[at]
+
+    return cached, len(arrays[sides[0]])
+
+
+def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
+    """The data set, parted as in the model's training unless the recipe says otherwise."""
+    recipe: dict[str, Any] = model.card["recipe"] if model else {}
+    trained = recipe.get("data", {})
+    images = open_dataset(
+        config.data,
+        layout=config.layout,
+        reading=config.reading or trained.get("reading", "names"),
+        allow_missing=config.allow_missing,
+    )
+    held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
+    return parted(images, trained.get("classes", "base"), held_out, seed_of(config, model))
+
+
+def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
+    if model is not None:
+        return model.recogniser.backbone
+    return backbones.build(str(config.backbone), **config.backbone_options)
+
+
+def _check_classes(model: Stage1Model, images: ImageSet) -> None:
+    base = np.unique(images.labels[np.isin(images.parts, (Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code))])
+    found = tuple(images.class_names[label] for label in base.tolist())
+    if found != model.class_names:
+        odd = sorted(set(found) ^ set(model.class_names))[:5]
+        raise ModelError(
+            f"the model was trained on {len(model.class_names)} base classes, the data set has {len(found)}; "
+            f"differing: {', '.join(odd) or 'their order'}. Give the data set that the model was trained on"
+        )
+
+
+def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
+    """What the chunks on disk depend on: chunks of another plan are thrown away."""
+    weights = file_sha256(config.model / WEIGHTS) if config.model is not None else ""
+    kept = {"backbone", "backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
+    if config.crops:
+        kept |= {"crops", "crop_area", "seed"}
+    return {
+        **config.model_dump(mode="json", include=kept),
+        "weights": weights,
+        "pictures": images.source.stamp(),
+        "sides": list(sides),
+        "count": count,
+    }
+
+
+def _begin(work: Path, plan: dict[str, Any], team: Team) -> None:
+    if team.is_main:
+        file = work / "plan.json"
+        if work.exists() and not (file.is_file() and read_json(file) == json.loads(json.dumps(plan))):
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(file, plan)
+    team.barrier()
+
+
+def _assemble(
+    config: ExtractConfig,
+    model: Stage1Model | None,
+    images: ImageSet,
+    sides: Sequence[int],
+    count: int,
+    work: Path,
+) -> FeatureBank:
+    chunks = [load_tensors(_chunk(work, start)) for start in range(0, count, config.chunk)]
+    features = torch.cat([chunk["features"] for chunk in chunks])
+    rows = torch.cat([chunk["rows"] for chunk in chunks]).numpy()
+    info: dict[str, Any] = {
+        "source": images.name,
+        "backbone": model.card["backbone"] if model else config.backbone,
+        "flip_average": config.flip_average,
+        "sizes": list(sides),
+        "precision": config.precision,
+    }
+    if config.crops:
+        info |= {"crops": config.crops, "crop_area": list(config.crop_area)}
+    if model is not None:
+        info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
+        info["model_sha256"] = file_sha256(Path(str(config.model)) / WEIGHTS)
+    classifier = model.recogniser.classifier if model else None
+    return FeatureBank.build(
+        features,
+        images.labels[rows],
+        images.class_names,
+        images.parts[rows],
+        base_weights=classifier.weight.detach().cpu() if classifier else None,
+        cosine_scale=float(classifier.scale.detach()) if classifier else None,
+        info=info,
+        query_only=None if images.query_only is None else images.query_only[rows],
+    )
+
+
+def _chunk(work: Path, start: int) -> Path:
+    return work / f"{start:09d}.safetensors"

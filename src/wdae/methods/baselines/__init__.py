@@ -1,0 +1,1 @@
+"""The systems that wDAE is compared with, one file each."""

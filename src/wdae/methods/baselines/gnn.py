@@ -1,0 +1,106 @@
+"""A graph network whose nodes are examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wdae.bank import ClassSet
+from wdae.methods.base import BaseClasses, Scorer, Support
+from wdae.methods.baselines.principal import start_along_principal
+from wdae.methods.examples import examples_of
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
+from wdae.nn.cosine import unit
+from wdae.nn.maps import linear, mlp, projection
+
+
+class Adjacency(nn.Module):
+    """Unnormalised log edge strengths from two nodes' difference, by a network and by plain distance.
+
+    ``mlp(|h_i − h_j|) − τ ‖h_i − h_j‖²``; the network starts at zero.
+    """
+
+    def __init__(self, dim: int, hidden: int, strength: float, generator: Random) -> None:
+        super().__init__()
+        self.network = mlp([dim, hidden, 1], generator, zero_last=True)
+        self.strength = nn.Parameter(torch.tensor(strength))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Broadcasting: ``[..., D]`` and ``[..., D]`` → ``[...]``."""
+        difference = (a - b).abs()
+        logits: Tensor = self.network(difference).squeeze(-1).float()
+        return logits - self.strength * difference.float().square().sum(-1)
+
+
+class GraphNetwork(LearnedMethod):
+    """Garcia & Bruna 2018, "Few-shot learning with graph neural networks", eq. 4 to 6.
+
+    The shots and one query are the nodes of a complete graph. A layer computes edge strengths from the nodes
+    (softmax over each node's others), mixes neighbours with them, and appends the result to the nodes.
+
+    Departures: labels are not part of the node vectors but are read in the last layer through the query's
+    edges, so that any number of classes works and their order does not matter; one hidden layer and the last
+    one (the paper: up to three); a linear map to a smaller size takes the place of the convolutions, started
+    along the principal directions of base-train features (chosen on validation classes of the embedded bank:
+    77.2 % before training at 5 shots, and 76.0 % from random directions); edge strengths start from plain
+    distances.
+
+    Args:
+        hidden: node size after the linear map.
+        added: what the hidden layer appends.
+    """
+
+    name = "gnn"
+    about: ClassVar[str] = "a graph network over shots and one query"
+    paper: ClassVar[str] = "Garcia & Bruna 2018"
+    joint: ClassVar[bool] = False
+    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 1e-3}
+
+    def __init__(self, setting: Setting, hidden: int = 128, added: int = 32) -> None:
+        super().__init__(setting)
+        self.scale.requires_grad_(False)  # the adjacencies have strengths of their own
+        size, generator = min(hidden, setting.dim), setting.generator
+        self.embed = projection(setting.dim, size, generator)
+        self.first = Adjacency(size, 32, setting.scale / 2, generator)
+        self.append = linear(2 * size, added, generator)
+        self.last = Adjacency(size + added, 32, setting.scale / 2, generator)
+
+    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+        """The linear map along the principal directions of the base-train features."""
+        start_along_principal(self.embed, pool)
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
+        """Log-probability of each class: the strength of the query's edges to its shots."""
+        examples = examples_of(support)
+        real = examples.weight > 0  # [E, M]
+        nodes = self.embed(unit(examples.features))  # [E, M, H]
+        among = self.first(nodes.unsqueeze(2), nodes.unsqueeze(1))  # [E, M, M]
+        M = among.shape[-1]
+        off = torch.eye(M, dtype=torch.bool, device=among.device) | ~real.unsqueeze(1)
+        among = among.masked_fill(off, -torch.inf)  # no edge to itself, none to padding
+
+        def scorer(queries: Tensor) -> Tensor:
+            query = self.embed(unit(queries))  # [E, Q, H]
+            to_query = self.first(query.unsqueeze(2), nodes.unsqueeze(1))  # [E, Q, M]
+            # Shots hear all other shots and the query; the query hears all shots.
+            edges = torch.softmax(
+                torch.cat(
+                    [among.unsqueeze(1).expand(-1, query.shape[1], -1, -1), to_query.unsqueeze(-1)], dim=-1
+                ),
+                dim=-1,
+            )  # [E, Q, M, M + 1]
+            heard = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
+            shots = self._grow(nodes.unsqueeze(1).expand_as(heard), heard)  # [E, Q, M, H + A]
+            to_shots = torch.softmax(to_query.masked_fill(~real.unsqueeze(1), -torch.inf), -1)
+            query = self._grow(query, to_shots @ nodes.to(to_shots.dtype))  # [E, Q, H + A]
+            return examples.read(self.last(query.unsqueeze(2), shots))
+
+        return scorer
+
+    def _grow(self, nodes: Tensor, heard: Tensor) -> Tensor:
+        added = F.leaky_relu(self.append(torch.cat([nodes, heard.to(nodes.dtype)], dim=-1)))
+        return torch.cat([nodes, 0.1 * added], dim=-1)  # small at first: edges begin as plain distances

@@ -1,0 +1,90 @@
+"""MAML: a start from which a few gradient steps on the shots make a good classifier."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from wdae.methods.base import BaseClasses, Scorer, Support
+from wdae.methods.examples import LinearScorer, examples_of
+from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
+from wdae.nn.cosine import unit
+from wdae.nn.descent import descend, support_loss
+from wdae.nn.maps import identity_map, masked_mean
+from wdae.runtime.precision import full_precision
+
+
+class Maml(LearnedMethod):
+    """Finn, Abbeel, Levine 2017, "Model-agnostic meta-learning for fast adaptation", algorithm 2.
+
+    Scores are ``γ · w_c · (g ⊙ f) + b_c`` with f an embedded feature. The inner loop adapts the head of an
+    episode (rows w, biases b, gain g) by gradient steps on the shots; the outer loop learns where they start
+    and how long the steps are, through the steps (second order).
+
+    Departures: only the head is adapted, on frozen features; the linear embedding below it (identity at the
+    start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017). Classes have
+    no order and a row that all share would cancel in the softmax, so a learned start of the rows could only
+    be zero; they start at the class means instead (Proto-MAML, Triantafillou et al. 2020), where gradient
+    steps begin at nearest mean. Chosen on validation classes of the embedded bank: at 5 shots 0.15 points
+    above nearest mean, and 0.08 below it from zero (at 1 shot 0.98 and 1.25 above).
+
+    Args:
+        n_steps: inner steps.
+        rate: their size at the start, in units of 1/γ² (gradients and scores both grow with γ).
+        from_means: start rows at the class means, at unit length, not at zero.
+    """
+
+    name = "maml"
+    about: ClassVar[str] = "a head adapted by gradient steps, its start learned through them"
+    paper: ClassVar[str] = "Finn 2017"
+    joint: ClassVar[bool] = False
+    training_defaults = FEW_WAY
+    second_order: ClassVar[bool] = True
+
+    def __init__(
+        self, setting: Setting, n_steps: int = 5, rate: float = 1.0, from_means: bool = True
+    ) -> None:
+        super().__init__(setting)
+        self.from_means = from_means
+        self.embed = identity_map(setting.dim)
+        self.gain = nn.Parameter(torch.ones(setting.dim))
+        self.log_rates = nn.Parameter(torch.full((n_steps,), rate / setting.scale**2).log())
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
+        """The inner loop."""
+        examples = examples_of(support)
+        with full_precision(support.features):
+            features = self.embed(unit(examples.features.float()))  # [E, M, D]
+            (E, _, D), n = features.shape, support.features.shape[1]
+
+            def scores(features: Tensor, rows: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+                return self.scale * ((features * gain) @ rows.transpose(-1, -2) + bias)
+
+            start = features.new_zeros(E, n, D).requires_grad_()
+            if self.from_means:
+                shots = features.view(E, n, -1, D)
+                start = unit(masked_mean(shots, support.mask))
+            rows, bias, gain = descend(
+                lambda *head: support_loss(scores(features, *head), examples.targets, examples.weight),
+                [
+                    start,
+                    features.new_zeros(E, 1, n).requires_grad_(),
+                    self.gain.expand(E, 1, D),
+                ],
+                list(self.log_rates.exp()),
+                training=self.training,
+                second_order=self.second_order,
+            )
+        # Few rows go back through the embedding, so that many queries need not go forward.
+        scorer = LinearScorer((gain * rows) @ self.embed.weight, bias.squeeze(1), self.scale)
+        return lambda queries: scorer(unit(queries))
+
+
+class FirstOrderMaml(Maml):
+    """The paper's first-order approximation (section 5.2): gradients of the inner loop count as constants."""
+
+    name = "maml-first-order"
+    about: ClassVar[str] = "the same without second derivatives"
+    second_order: ClassVar[bool] = False

@@ -1,0 +1,131 @@
+"""Message passing that computes only the components dropout keeps.
+
+At the paper's dropout of 0.95, nineteen of twenty message components are thrown away. Here the survivors'
+positions are drawn first, exactly as independent coin flips, and only they are computed. Messages stay
+within an episode, so episodes are worked off in groups that fit the cache of a core, side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wdae.runtime.cores import side_by_side
+from wdae.runtime.randomness import derive_seed
+
+_GROUP = 1 << 20  # components of a group of episodes; part of what a seed means
+
+
+def sample_kept(n: int, p: float, generator: torch.Generator | None) -> Tensor:
+    """Positions in ``0..n-1``, ascending, each kept independently with probability ``1 - p``.
+
+    The gaps between the successes of coin flips are geometric, so the positions are a running sum of
+    geometric draws; more are drawn until they pass n.
+    """
+    keep = 1.0 - p
+    count = int(n * keep + 5 * math.sqrt(n * keep * p)) + 16  # too few once in millions; then draw more
+    runs: list[Tensor] = []
+    last = -1.0
+    while last < n - 1:
+        # Uniforms of 24 bits, as in torch's own dropout, off zero; sums in float64, exact far beyond n.
+        u = torch.empty(count).uniform_(generator=generator).add_(2.0**-25)
+        gaps = u.log_().mul_(1.0 / math.log(p)).floor_().add_(1.0)
+        run = gaps.cumsum(0, dtype=torch.float64).add_(last)
+        last = float(run[-1])
+        runs.append(run)
+    positions = runs[0] if len(runs) == 1 else torch.cat(runs)
+    return positions[: int(torch.searchsorted(positions, float(n)))].long()
+
+
+def groups(n_episodes: int, components: int) -> list[slice]:
+    """Episodes of so many message components each, in groups that are worked off alone."""
+    size = max(1, _GROUP // components)
+    return [slice(start, min(start + size, n_episodes)) for start in range(0, n_episodes, size)]
+
+
+def sample_groups(
+    n_episodes: int, components: int, p: float, generator: torch.Generator | None
+) -> list[Tensor]:
+    """:func:`sample_kept` for each group of episodes, from a seed that the generator gives."""
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+
+    def draw(numbered: tuple[int, slice]) -> Tensor:
+        number, group = numbered
+        own = torch.Generator().manual_seed(derive_seed(seed, number))
+        return sample_kept((group.stop - group.start) * components, p, own)
+
+    return side_by_side(draw, list(enumerate(groups(n_episodes, components))))
+
+
+class _KeptMessages(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        nodes: Tensor,
+        strengths: Tensor,
+        neighbours: Tensor,
+        kept: list[Tensor],
+        p: float,
+        slope: float,
+    ) -> Tensor:
+        E, N, J = neighbours.shape
+        H = nodes.shape[-1]
+        out = torch.empty_like(nodes)
+        parts = list(zip(groups(E, N * J * H), kept, strict=True))
+
+        def forth(part: tuple[slice, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+            group, position = part
+            own = nodes[group].to(torch.promote_types(nodes.dtype, torch.float32)).view(-1)
+            R = own.numel() // H
+            # By slot j, then node: edge j·R + i goes from node i to another so many components further on.
+            row = torch.arange(R).view(-1, N)
+            near = neighbours[group].permute(2, 0, 1)  # [J, e, N]
+            ahead = (near - row % N).reshape(-1) * H
+            strength = strengths[group].permute(2, 0, 1).reshape(-1).to(own.dtype) / (1.0 - p)
+            # Integers are slow to divide; with a half added, the quotient of float64 is exact.
+            edge = position.double().add_(0.5).mul_(1.0 / H).long()
+            receiver = position.clone()
+            slots = torch.searchsorted(position, torch.arange(0, (J + 1) * R * H, R * H))
+            for j, (begin, end) in enumerate(itertools.pairwise(slots.tolist())):
+                receiver[begin:end] -= j * R * H
+            sender = ahead.index_select(0, edge).add_(receiver)
+            x = own.index_select(0, receiver).add_(own.index_select(0, sender))
+            # the strength where x is positive, else its slope-th part
+            factor = torch.ops.aten.leaky_relu_backward(strength.index_select(0, edge), x, slope, False)
+            out[group] = torch.zeros_like(own).scatter_add_(0, receiver, x.mul_(factor)).view(-1, N, H)
+            return receiver, sender, factor
+
+        ctx.saved = side_by_side(forth, parts)
+        ctx.groups = [group for group, _ in parts]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        out = torch.empty_like(grads[0])
+
+        def back(part: tuple[slice, tuple[Tensor, Tensor, Tensor]]) -> None:
+            group, (receiver, sender, factor) = part
+            flat = grads[0][group].to(factor.dtype).reshape(-1)
+            share = flat.index_select(0, receiver).mul_(factor)
+            total = torch.zeros_like(flat).scatter_add_(0, receiver, share).scatter_add_(0, sender, share)
+            out[group] = total.view_as(out[group])
+
+        side_by_side(back, list(zip(ctx.groups, ctx.saved, strict=True)))
+        return out, None, None, None, None, None
+
+
+def kept_messages(
+    nodes: Tensor, strengths: Tensor, neighbours: Tensor, kept: list[Tensor], p: float, slope: float
+) -> Tensor:
+    """``m_i = Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))`` with the kept components given.
+
+    Shapes:
+        nodes ``[E, N, H]``, strengths and neighbours ``[E, N, J]``, kept: for each of :func:`groups`,
+        positions in its ``[J, episodes, N, H]`` flattened → ``[E, N, H]``.
+    """
+    result: Tensor = _KeptMessages.apply(nodes, strengths, neighbours, kept, p, slope)
+    return result

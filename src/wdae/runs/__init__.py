@@ -1,0 +1,1 @@
+"""Run folders: everything one command produced, with its environment and progress."""

@@ -1,0 +1,206 @@
+"""A run: one folder with everything one command produced.
+
+::
+
+    recipe.yaml        the recipe as it was resolved, every key written out
+    environment.json   versions, commit, machine, seed, command, times
+    metrics.jsonl      one JSON object a line, appended while the command works
+    results/           result files (JSON, with per-episode values beside them)
+    plots/             PNG and SVG
+    report.html        everything above on one page
+
+A folder is made whole or not at all, and is never written over unless asked to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wdae.errors import RunError, StorageError
+from wdae.runs.environment import environment
+from wdae.storage.files import atomic_folder, read_json, write_bytes, write_json, write_text
+
+if TYPE_CHECKING:
+    from wdae.config.recipe import Config
+
+    T = TypeVar("T", bound=Config)
+
+RECIPE, ENVIRONMENT, METRICS, REPORT = "recipe.yaml", "environment.json", "metrics.jsonl", "report.html"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder on disk; make one with :meth:`create`, :meth:`resume` or :meth:`open`."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        recipe: Config,
+        *,
+        seed: int | None = None,
+        command: Sequence[str] | None = None,
+        force: bool = False,
+    ) -> Run:
+        """Make the folder of a new run.
+
+        Args:
+            path: where; parents are made as needed.
+            recipe: the resolved recipe.
+            seed: the seed of the run, for the record; by default the recipe's key of that name.
+            command: the command line; by default that of this process.
+            force: replace a run that is there already (a folder that holds no run is never replaced).
+        """
+        from wdae.config.recipe import dump
+
+        path = Path(path)
+        text = dump(recipe)
+        seed = getattr(recipe, "seed", None) if seed is None else seed
+        record = environment(seed=seed, command=sys.argv if command is None else command)
+        with _room(path, force), atomic_folder(path) as folder:
+            write_text(folder / RECIPE, text)
+            write_json(folder / ENVIRONMENT, record)
+            (folder / METRICS).touch()
+            (folder / "results").mkdir()
+            (folder / "plots").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """An existing run, to read from or to add results to."""
+        path = Path(path)
+        if not (path / RECIPE).is_file():
+            what = "holds no run (no recipe.yaml)" if path.exists() else "does not exist"
+            raise RunError(f"{path} {what}; give the folder that a command wrote with -o")
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: str | Path, *, command: Sequence[str] | None = None) -> Run:
+        """An existing run, to go on with: a half-written last line of its metrics is dropped."""
+        run = cls.open(path)
+        run._write_metrics(run.metrics())
+        record = run.environment()
+        again = environment(seed=record.get("seed"), command=sys.argv if command is None else command)
+        record.setdefault("resumed", []).append(again)
+        write_json(run.path / ENVIRONMENT, record)
+        return run
+
+    def recipe(self, cls: type[T]) -> T:
+        """The run's recipe."""
+        from wdae.config.recipe import load
+
+        return load(cls, self.path / RECIPE)
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, commit, machine, seed and times (:func:`wdae.runs.environment.environment`)."""
+        record: dict[str, Any] = read_json(self.path / ENVIRONMENT)
+        return record
+
+    @property
+    def results(self) -> Path:
+        """The folder of result files."""
+        return self._folder("results")
+
+    @property
+    def plots(self) -> Path:
+        """The folder of plots."""
+        return self._folder("plots")
+
+    @property
+    def report(self) -> Path:
+        """Where the report stands once it is written."""
+        return self.path / REPORT
+
+    def log(self, **values: Any) -> None:
+        """Append one line to the metrics; numbers that JSON cannot say (NaN, infinities) become null."""
+        line = json.dumps({key: _plain(value) for key, value in values.items()}, allow_nan=False)
+        try:
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path / METRICS}: {error.strerror}") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of the metrics, without a last line that was cut short."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        *whole, _half = path.read_bytes().split(b"\n")
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(whole, start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise StorageError(f"{path} line {number} is not JSON: the file was altered") from None
+        return rows
+
+    def truncate_metrics(self, step: int) -> None:
+        """Drop what was logged after ``step``: the step of the checkpoint that the run goes on from."""
+        rows = self.metrics()
+        later = (i for i, row in enumerate(rows) if row.get("step") is not None and row["step"] > step)
+        self._write_metrics(rows[: next(later, len(rows))])
+
+    def _write_metrics(self, rows: Sequence[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        write_bytes(self.path / METRICS, text.encode())
+
+    def _folder(self, name: str) -> Path:
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+@contextmanager
+def _room(path: Path, force: bool) -> Iterator[None]:
+    """Leave nothing at ``path`` while the body runs, or say why that cannot be.
+
+    A run that is to be replaced comes back if its successor could not be written.
+    """
+    if not path.exists():
+        yield
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        path.rmdir()
+        yield
+        return
+    if not (path / RECIPE).is_file():
+        raise RunError(f"{path} exists and holds no run, so it is left alone; choose another folder with -o")
+    if not force:
+        raise RunError(
+            f"{path} holds a run already; choose another folder with -o, go on with that run with --resume, "
+            "or replace it with --force"
+        )
+    aside = path.with_name(f".{path.name}.replaced-{os.getpid()}")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise RunError(f"cannot replace {path}: {error.strerror}; choose another folder with -o") from error
+    try:
+        yield
+    except BaseException:
+        aside.rename(path)
+        raise
+    shutil.rmtree(aside)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # tensors and arrays, scalars of theirs included
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

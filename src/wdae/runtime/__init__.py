@@ -1,0 +1,1 @@
+"""The machine: device, precision, cores, memory, processes, random numbers."""

@@ -1,0 +1,150 @@
+"""Everything of a stage-1 run that changes with training, and how it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wdae.errors import ModelError, RecipeError
+from wdae.stage1.averaging import Average
+from wdae.stage1.config import Stage1Config
+from wdae.stage1.model_file import Stage1Model
+from wdae.stage1.recogniser import Recogniser, build_recogniser
+from wdae.stage1.schedule import rate_share
+from wdae.storage.checkpoint import load_checkpoint, optimiser_tensors, restore_optimiser, save_checkpoint
+
+# These may differ when a run goes on: none of them changes what is learned.
+_FREE = {"compile", "log_every", "checkpoint_every", "keep"}
+
+
+class Stage1State:
+    """Model, optimiser, average, the number of steps done, and the best validation so far."""
+
+    def __init__(self, config: Stage1Config, n_classes: int, total_steps: int, device: torch.device) -> None:
+        model = build_recogniser(
+            config.backbone,
+            config.backbone_options,
+            n_classes,
+            seed=config.seed,
+            scale=config.scale,
+            tells_turns=config.rotation is not None,
+        )
+        self.model: Recogniser = model.to(device).channels_last()
+        self.config, self.total_steps = config, total_steps
+        self.step = 0
+        self.best: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Make what refers to the model's parameters, once these are the final objects."""
+        config = self.config
+        self.optimiser = make_optimiser(self.model, config)
+        self.average = (
+            Average(self.model, config.averaging, self.total_steps) if config.averaging is not None else None
+        )
+
+    def set_rate(self) -> float:
+        """Give the optimiser the learning rate of the coming step."""
+        share = rate_share(self.config.schedule, self.step / self.total_steps)
+        rate = self.config.optimiser.learning_rate * share
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        return rate
+
+    @property
+    def kept(self) -> Recogniser:
+        """The model to validate and keep: the average, once it has begun."""
+        return self.average.module if self.average is not None and self.average.begun else self.model
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint that :meth:`restore` goes on from exactly."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(self.optimiser).items()}
+        updates = 0
+        if self.average is not None:
+            updates = self.average.updates
+            tensors |= {f"average.{name}": v for name, v in self.average.module.state_dict().items()}
+        state = {
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "best": self.best,
+            "average_updates": updates,
+            "recipe": self.config.model_dump(mode="json"),
+        }
+        save_checkpoint(path, tensors, state)
+
+    def restore(self, path: Path) -> None:
+        """Go on from a checkpoint of the same recipe."""
+        checkpoint = load_checkpoint(path)
+        state = checkpoint.state
+        differing = differences(state["recipe"], self.config.model_dump(mode="json"))
+        if differing or state["total_steps"] != self.total_steps:
+            what = ", ".join(differing) or "the number of training pictures"
+            raise RecipeError(f"{path} was written with another recipe; differing: {what}")
+        self.model.load_state_dict(_under("model.", checkpoint.tensors))
+        restore_optimiser(self.optimiser, _under("optimiser.", checkpoint.tensors))
+        for parameter, buffers in self.optimiser.state.items():
+            if isinstance(buffers.get("momentum_buffer"), Tensor):
+                # In the parameter's memory layout, which the file does not keep: fused steps need it.
+                buffers["momentum_buffer"] = torch.empty_like(parameter).copy_(buffers["momentum_buffer"])
+        if self.average is not None:
+            self.average.module.load_state_dict(_under("average.", checkpoint.tensors))
+            self.average.updates = int(state["average_updates"])
+        self.step, self.best = int(state["step"]), dict(state["best"])
+
+
+def start_from(model: Recogniser, class_names: Sequence[str], trained: Stage1Model) -> None:
+    """Take a trained model's weights: backbone, scale, and the rows of classes known to both."""
+    theirs = trained.recogniser
+    try:
+        model.backbone.load_state_dict(theirs.backbone.state_dict())
+    except RuntimeError as error:
+        raise ModelError(
+            f"the model to start from has backbone {trained.card['backbone']!r}, which does not fit: {error}"
+        ) from error
+    rows = {name: row for row, name in enumerate(trained.class_names)}
+    with torch.no_grad():
+        model.classifier.scale.copy_(theirs.classifier.scale)
+        for row, name in enumerate(class_names):
+            if name in rows:
+                model.classifier.weight[row] = theirs.classifier.weight[rows[name]]
+
+
+def make_optimiser(model: nn.Module, config: Stage1Config) -> torch.optim.SGD:
+    """SGD with Nesterov momentum, in one kernel where the device has one."""
+    options = config.optimiser
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    on_gpu = next(model.parameters()).is_cuda
+    return torch.optim.SGD(
+        [
+            {"params": matrices, "weight_decay": options.weight_decay},
+            {"params": others, "weight_decay": options.weight_decay if options.decay_norm_and_bias else 0.0},
+        ],
+        lr=options.learning_rate,
+        momentum=options.momentum,
+        nesterov=options.momentum > 0,
+        fused=True if on_gpu else None,
+    )
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys, dotted, in which two recipes differ; where pictures and caches lie does not count."""
+    found: list[str] = []
+    for key in sorted({*then, *now}):
+        name = f"{prefix}{key}"
+        if name in _FREE or name in ("data.path", "data.cache_dir", "start"):
+            continue
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(name)
+    return found
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

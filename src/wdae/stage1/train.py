@@ -1,0 +1,246 @@
+"""Stage 1: train the backbone, the base weights and the scale by cross-entropy on the base classes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from wdae.backbones import forward_flops
+from wdae.errors import RecipeError
+from wdae.runs.interrupt import held_interrupts
+from wdae.runs.progress import progress
+from wdae.runs.run import Run
+from wdae.runtime.distributed import Team, share_batch_norm
+from wdae.runtime.randomness import derive_seed
+from wdae.stage1.averaging import refresh_statistics
+from wdae.stage1.batches import Batches
+from wdae.stage1.config import Stage1Config
+from wdae.stage1.data import Stage1Data
+from wdae.stage1.distillation import Teachers
+from wdae.stage1.meter import Meter
+from wdae.stage1.mixup import draw_mix
+from wdae.stage1.model_file import load_model, save_model
+from wdae.stage1.objective import classified, objective
+from wdae.stage1.recogniser import Recogniser
+from wdae.stage1.state import Stage1State, start_from
+from wdae.stage1.validation import validate
+from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
+
+LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How :func:`train_stage1` ended; ``model`` is the folder of the weights once training is finished."""
+
+    finished: bool
+    step: int
+    total_steps: int
+    figures: dict[str, float]
+    images_per_s: float
+    tflops: float
+    model: Path | None
+
+
+def train_stage1(
+    config: Stage1Config,
+    data: Stage1Data,
+    run: Run,
+    team: Team,
+    *,
+    resume: bool = False,
+    max_seconds: float | None = None,
+    model_dtype: Literal["float32", "float16"] = "float32",
+) -> Outcome:
+    """Train, or go on training, until the last epoch or until ``max_seconds`` have passed.
+
+    A run that stopped early, by Ctrl-C too, left a checkpoint: calling again with ``resume`` goes on from
+    it, on the CPU to exactly the weights that an unbroken run would have reached.
+    """
+    began, device, main = time.monotonic(), team.device, team.is_main
+    fast_arithmetic(device)
+    batches = data.batches(config, team)
+    per_epoch, total = batches.steps_per_epoch, config.epochs * batches.steps_per_epoch
+    state = Stage1State(config, len(data.class_names), total, device)
+    if config.sync_batch_norm and team.size > 1:
+        share_batch_norm(state.model, device)
+    if config.start is not None and not resume:
+        start_from(state.model, data.class_names, load_model(config.start, device))
+    state.prepare()
+    if resume:
+        state.restore(run.path / LAST)
+        if main:
+            run.truncate_metrics(state.step)
+    _check_layers(config, state.model)
+    teachers = None
+    if config.distillation:
+        teachers = Teachers(config.distillation.teachers, config.augment, data.class_names, device)
+    mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
+    if mode != "off":
+        state.model.compile_stages(mode)
+        batches.compile(mode)
+        if teachers is not None:
+            teachers.compile_stages(mode)
+    model = team.wrap(state.model).train()
+    flops = 3 * forward_flops(state.model.backbone, batches.side)
+    meter = Meter(device, config.batch * batches.copies, flops, team)
+    bar = progress(total if main else 0, "stage 1", "steps", done=state.step)
+    stopped = False
+    with bar, held_interrupts() as interrupted:
+        while state.step < total and not stopped:
+            rate = state.set_rate()
+            batch = batches.at(state.step)
+            mix = draw_mix(config.mixup, config.seed, state.step, batch.partner) if config.mixup else None
+            with _randomness(config, state.step, team), _autocast(config, device):
+                seen = model(batch.images, mix)
+                lesson = teachers.of(batch.images[: classified(config, batch)]) if teachers else None
+            loss, values = objective(config, seen, batch, mix, lesson)
+            state.optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            state.optimiser.step()
+            if state.average is not None:
+                state.average.update(state.step)
+            meter.add(values)
+            state.step += 1
+
+            epoch_ends, epoch = state.step % per_epoch == 0, state.step // per_epoch
+            if state.step % config.log_every == 0 or epoch_ends:
+                line = meter.read()
+                bar.update(state.step - bar.done, loss=line["loss"], accuracy=line["accuracy"])
+                if main:
+                    run.log(step=state.step, epoch=state.step / per_epoch, rate=rate, **line)
+                late = max_seconds is not None and time.monotonic() - began > max_seconds
+                stopped = team.agree(late)
+            stopped = stopped or (team.size == 1 and interrupted())
+            if epoch_ends:
+                meter.end_epoch()
+                if epoch % config.validation.every == 0 and state.step < total:
+                    _refresh(state, config, batches)
+                    if main:
+                        _watch(state, config, data, run, device)
+                    meter.pause_over()
+            if main and (stopped or (epoch_ends and epoch % config.checkpoint_every == 0)):
+                state.save(run.path / LAST)
+                meter.pause_over()
+    if interrupted():
+        raise KeyboardInterrupt
+    if state.step < total:
+        return _outcome(state, state.best, meter, None)
+    return _finish(state, config, data, run, team, batches, meter, model_dtype)
+
+
+def _finish(
+    state: Stage1State,
+    config: Stage1Config,
+    data: Stage1Data,
+    run: Run,
+    team: Team,
+    batches: Batches,
+    meter: Meter,
+    model_dtype: Literal["float32", "float16"],
+) -> Outcome:
+    """Validate once more, and write the model to keep."""
+    figures: dict[str, float] = {}
+    if team.is_main:
+        state.save(run.path / LAST)
+    _refresh(state, config, batches)
+    if team.is_main:
+        kept = state.kept
+        figures = _watch(state, config, data, run, team.device)
+        if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
+            kept.load_state_dict(load_checkpoint(run.path / BEST).tensors)
+            figures = state.best
+        card = _card(config, data, figures, batches.picture_side)
+        save_model(run.path / MODEL, kept, card, model_dtype)
+        run.log(
+            step=state.step, kept=figures, epoch_images_per_s=meter.images_per_s, epoch_tflops=meter.tflops
+        )
+    team.barrier()
+    return _outcome(state, figures, meter, run.path / MODEL)
+
+
+def _refresh(state: Stage1State, config: Stage1Config, batches: Batches) -> None:
+    """Take BatchNorm's statistics of the average anew, in every process alike.
+
+    Those it gathered belong to other weights, and to mixed pictures where pictures are mixed.
+    """
+    kept, averaging = state.kept, config.averaging
+    if kept is not state.model and averaging is not None:
+        count = min(averaging.refresh_batches, batches.steps_per_epoch)
+        steps = range(state.step, state.step + count)
+        if steps:
+            refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
+
+
+def _watch(
+    state: Stage1State, config: Stage1Config, data: Stage1Data, run: Run, device: torch.device
+) -> dict[str, float]:
+    """Validate, log, and keep the model if it is the best so far."""
+    model = state.kept
+    figures = validate(model, config, data.validation, data.held_out, device)
+    figures["scale"] = float(model.classifier.scale.detach())
+    run.log(step=state.step, epoch=state.step * config.epochs / state.total_steps, **figures)
+    if "val_score" in figures and figures["val_score"] > state.best.get("val_score", -1.0):
+        state.best = {**figures, "step": float(state.step)}
+        save_checkpoint(run.path / BEST, model.state_dict(), {"step": state.step, "figures": figures})
+    return figures
+
+
+def _outcome(state: Stage1State, figures: dict[str, float], meter: Meter, model: Path | None) -> Outcome:
+    return Outcome(
+        finished=model is not None,
+        step=state.step,
+        total_steps=state.total_steps,
+        figures=figures,
+        images_per_s=meter.images_per_s,
+        tflops=meter.tflops,
+        model=model,
+    )
+
+
+def _card(config: Stage1Config, data: Stage1Data, figures: dict[str, float], side: int) -> dict[str, Any]:
+    return {
+        "backbone": config.backbone,
+        "backbone_options": config.backbone_options,
+        "class_names": list(data.class_names),
+        "image_size": side,
+        "mean": list(config.augment.mean),
+        "std": list(config.augment.std),
+        "recipe": config.model_dump(mode="json"),
+        "figures": figures,
+    }
+
+
+def _check_layers(config: Stage1Config, model: Recogniser) -> None:
+    n_stages = len(model.backbone.stages)
+    if config.mixup and not all(0 <= layer < n_stages for layer in config.mixup.layers):
+        raise RecipeError(
+            f"mixup.layers are {config.mixup.layers}; {config.backbone} has {n_stages} stages, so 0 "
+            f"(pictures) to {n_stages - 1} are accepted"
+        )
+
+
+def _autocast(config: Stage1Config, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+@contextmanager
+def _randomness(config: Stage1Config, step: int, team: Team) -> Iterator[None]:
+    """Dropout knows no generator but the global one: seed that for the step, and put it back after it."""
+    with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(config.seed, "dropout", step, team.rank))
+        yield
+
+
+def fast_arithmetic(device: torch.device) -> None:
+    """TF32 and cuDNN's search for the fastest algorithms, on GPUs."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")

@@ -1,0 +1,171 @@
+"""A whole stage-2 run in its folder: train, choose ε, evaluate, draw, report."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Sequence
+
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.calibration.step_size import choose_steps
+from wdae.calibration.tuning import place_to_tune, tune
+from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.errors import MissingExtraError
+from wdae.evaluation.html import write_report
+from wdae.evaluation.measure import compare
+from wdae.evaluation.protocol import base_classes, gather_support
+from wdae.evaluation.table import ResultTable
+from wdae.methods.base import Method
+from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.saved import save_method
+from wdae.methods.wdae import WDAE
+from wdae.parts import Part
+from wdae.runs.progress import progress
+from wdae.runs.run import Run
+from wdae.runtime.device import pick_device
+from wdae.runtime.randomness import derive_seed
+from wdae.stage2.config import MetaRecipe
+from wdae.stage2.space import find_space, in_space
+from wdae.stage2.train import FitOptions, as_method, train, train_learned
+from wdae.storage.checkpoint import load_checkpoint
+
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+
+
+def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
+    """Train, tune on validation classes (denoisers), and leave the model in the run folder."""
+    checkpoint = run.path / CHECKPOINT
+    done = 0
+    if resume and checkpoint.exists():
+        done = load_checkpoint(checkpoint).state["progress"]["step"]
+        run.truncate_metrics(done)
+    episodes = recipe.training.steps * recipe.training.episodes_per_step
+    done_episodes = done * recipe.training.episodes_per_step
+    with progress(episodes, f"training {recipe.name}", done=done_episodes) as bar:
+        options: FitOptions = {
+            "checkpoint": checkpoint,
+            "resume": resume and checkpoint.exists(),
+            "log": lambda line: run.log(**line),
+            "on_progress": bar.update,
+        }
+        if recipe.method is not None:
+            learned = train_learned(recipe, bank, **options)
+            save_method(run.path / MODEL, learned, recipe.method)
+            return learned
+        device = pick_device(recipe.device)
+        space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
+        bank = bank if space is None else in_space(bank, space)
+        learner = train(recipe, bank, **options)
+    method = as_method(learner, recipe, recipe.evaluation.steps)
+    tune_method(method, recipe, bank)
+    method.space = space
+    save_method(run.path / MODEL, method, recipe.name)
+    return method
+
+
+def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
+    """Find ε and the balance of base and novel scores, or ε alone where balance is off (the paper)."""
+    config, seed, device = (
+        recipe.evaluation,
+        derive_seed(recipe.seed, "step size"),
+        pick_device(recipe.device),
+    )
+    where = place_to_tune(bank) if config.balance == "auto" else config.balance
+    if where is None or where == "off":
+        if config.steps is None and bank.has(Part.VALIDATION):
+            method.steps = choose_steps(
+                method,
+                bank,
+                config.shots,
+                n_way=config.ways,
+                n_query=config.queries,
+                n_episodes=config.step_episodes,
+                seed=seed,
+                device=device,
+            )
+        return
+    given = config.steps
+    if given is None and where == "base":  # the denoiser has been trained on these classes: it looks too good
+        given = method.steps
+    n_novel = len(bank.classes_of(Part.NOVEL))
+    tuned = tune(
+        method,
+        bank,
+        (*config.shots, *config.tuned_shots),
+        where=where,
+        rule=config.step_rule,
+        chosen_for=config.chosen_for,
+        base_drop_limit=config.base_drop_limit,
+        steps=given,
+        # few-way: as many novel as base queries; all-way: all classes are equally likely
+        novel_share=0.5 if config.protocol == "few-way" else n_novel / (bank.n_base + n_novel),
+        n_way=config.ways,
+        n_query=config.queries,
+        n_episodes=config.step_episodes,
+        seed=seed,
+        device=device,
+    )
+    method.steps, method.balance = tuned.steps, tuned.balance
+
+
+def run_training(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> ResultTable:
+    """Train a recipe on a bank, evaluate it beside the initial estimate, and write everything down."""
+    method = train_method(run, recipe, bank, resume=resume)
+    return report_methods(run, [method], recipe, bank)
+
+
+def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank: FeatureBank) -> ResultTable:
+    """Evaluate trained methods beside the initial estimate; results, plots and report go to the run."""
+    device = pick_device(recipe.device)
+    seed = derive_seed(recipe.seed, "test episodes")
+    table = compare([InitialEstimate(), *methods], bank, recipe.evaluation, seed=seed, device=device)
+    table.save(run.results)
+    denoisers = [method for method in methods if isinstance(method, WDAE)]
+    if denoisers:
+        with contextlib.suppress(MissingExtraError):  # the report says which plots are missing, and why
+            first = copy.copy(denoisers[0])
+            seen = bank if first.space is None else in_space(bank, first.space)
+            first.space = None
+            draw_graph(run, first, seen, device)
+    write_report(run)
+    return table
+
+
+def draw_graph(run: Run, method: WDAE, bank: FeatureBank, device: torch.device) -> None:
+    """The class graph of one test episode, before and after refinement."""
+    from wdae.evaluation import graph_plot
+
+    pool = bank.select(Part.NOVEL, device=device)
+    spec = EpisodeSpec(min(5, pool.n_classes), (1,), 0)
+    episodes = EpisodeSampler(pool, spec, seed=0).draw(0, 1)
+    support = gather_support(pool, episodes)
+    base = base_classes(bank, device)
+    before = InitialEstimate().on(base).adapt(support, joint=True).weights()[0]  # type: ignore[attr-defined]
+    after = method.on(base).adapt(support, joint=True).weights()[0]
+    graph = _edges(method, before)
+    names = [bank.class_names[c] for c in bank.base_classes]
+    names += [pool.names[c] for c in episodes.novel_classes[0].tolist()]
+    novel = torch.arange(len(names)) >= bank.n_base
+    graph_plot.class_graph(
+        graph_plot.ClassGraph(
+            tuple(names),
+            before.cpu().numpy(),
+            after.cpu().numpy(),
+            graph[0].cpu().numpy(),
+            graph[1].cpu().numpy(),
+            novel.numpy(),
+        ),
+        run.plots,
+    )
+
+
+def _edges(method: WDAE, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs (class, neighbour) ``[M, 2]`` and their strengths ``[M]``."""
+    from wdae.nn.graph import build_graph
+
+    graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
+    N, J = graph.neighbours.shape
+    classes = torch.arange(N, device=weights.device).repeat_interleave(J)
+    return torch.stack([classes, graph.neighbours.flatten()], dim=1), graph.strengths.flatten()

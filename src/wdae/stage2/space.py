@@ -1,0 +1,117 @@
+"""Finding the space that a denoiser works in: power and centre on validation classes, base weights anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.bank import ClassSet, FeatureBank
+from wdae.bank.encoding import blocks, decode
+from wdae.errors import EpisodeError
+from wdae.evaluation.nearest_mean import nearest_mean_accuracy
+from wdae.evaluation.protocol import base_classes
+from wdae.nn.cosine import unit
+from wdae.nn.space import FeatureSpace, powered
+from wdae.parts import Part
+from wdae.runtime.randomness import derive_seed
+from wdae.stage2.config import SpaceConfig
+
+POWERS = (1.0, 0.7, 0.5)
+CENTRES = (0.0, 0.3, 0.6, 1.0)
+_CHOICE_SHOTS = (1, 5)
+_BATCH, _RATE = 1024, 1e-3  # of learning base weights anew
+
+
+def find_space(
+    bank: FeatureBank, config: SpaceConfig, *, seed: int = 0, device: torch.device | str = "cpu"
+) -> FeatureSpace | None:
+    """The space a recipe asks for; None where that is the features as they are."""
+    if config.power == 1.0 and config.centre == 0.0 and not config.refit_steps:
+        return None
+    train = bank.select(Part.BASE_TRAIN, device=device)
+    power, centre = _choose(bank, train.features, config, seed)
+    mean = powered(train.features, power).mean(0)
+    features = unit(powered(train.features, power) - centre * mean)
+    base = base_classes(bank, device)
+    if power == 1.0 and centre == 0.0:
+        start = unit(base.weights)
+    else:
+        sums = torch.zeros(bank.n_base, bank.dim, device=features.device)
+        start = unit(sums.index_add(0, train.labels, features))
+    weights, scale = refit(features, train.labels, start, base.scale, config.refit_steps, seed)
+    return FeatureSpace(power, (centre * mean), weights, scale)
+
+
+def in_space(bank: FeatureBank, space: FeatureSpace) -> FeatureBank:
+    """The bank with its features and base weights in a space."""
+    device = space.centre.device
+    parts = []
+    for rows in blocks(len(bank.labels)):
+        scales = None if bank.scales is None else bank.scales[rows].to(device)
+        parts.append(space.features(decode(bank.features[rows].to(device), scales)).cpu())
+    moved = replace(bank, features=torch.cat(parts), scales=None)
+    return moved.with_base_weights(space.weights, space.scale)
+
+
+def refit(
+    features: Tensor, labels: Tensor, start: Tensor, scale: float, n_steps: int, seed: int
+) -> tuple[Tensor, float]:
+    """A cosine classifier learned on frozen features ``[M, D]`` for a few steps, from unit rows ``[N, D]``.
+
+    Few steps on purpose: the images are those that the backbone was trained on, and weights that fit them to
+    the end leave held-out images, and new classes, behind.
+    """
+    if n_steps == 0:
+        return start, scale
+    weights = start.clone().requires_grad_()
+    gain = torch.tensor(float(scale), device=start.device, requires_grad=True)
+    optimiser = torch.optim.Adam([weights, gain], lr=_RATE)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "refit"))
+    order: Sequence[Tensor] = ()
+    for step in range(n_steps):
+        place = step % max(1, len(order))
+        if place == 0:
+            order = torch.randperm(len(labels), generator=generator).to(labels.device).split(_BATCH)
+        rows = order[place]
+        with torch.enable_grad():
+            loss = F.cross_entropy(gain * (features[rows] @ unit(weights).T), labels[rows])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+        optimiser.step()
+    return unit(weights.detach()), float(gain.detach())
+
+
+def _choose(bank: FeatureBank, train: Tensor, config: SpaceConfig, seed: int) -> tuple[float, float]:
+    """Power and centre of highest nearest-mean accuracy on validation classes, where they are not given."""
+    powers = POWERS if config.power is None else (config.power,)
+    centres = CENTRES if config.centre is None else (config.centre,)
+    if len(powers) * len(centres) == 1:
+        return powers[0], centres[0]
+    if not bank.has(Part.VALIDATION):
+        raise EpisodeError(
+            "space.power and space.centre are chosen on validation classes, and the bank has none; give them"
+        )
+    pool = bank.select(Part.VALIDATION, device=train.device)
+    found: dict[tuple[float, float], float] = {}
+    for power in powers:
+        mean = powered(train, power).mean(0)
+        rows = powered(pool.features, power)
+        for centre in centres:
+            moved = replace(pool, features=unit(rows - centre * mean))
+            found[power, centre] = _accuracy(moved, config.choice_episodes, seed)
+    return max(found, key=lambda pair: found[pair])
+
+
+def _accuracy(pool: ClassSet, n_episodes: int, seed: int) -> float:
+    """Mean over numbers of shots, of those that the smallest class has images for."""
+    n_way, fewest = min(5, pool.n_classes), int(pool.counts.min())
+    shots = [k for k in _CHOICE_SHOTS if k < fewest]
+    values = [
+        nearest_mean_accuracy(pool, n_way, k, min(15, fewest - k), n_episodes, derive_seed(seed, "space"))[0]
+        for k in shots
+    ]
+    return sum(values) / max(1, len(values))

@@ -1,0 +1,270 @@
+"""Stage 2: train the denoiser on episodes of fake novel classes, from stored features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from wdae.bank import FeatureBank
+from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
+from wdae.errors import EpisodeError, RunError
+from wdae.evaluation.protocol import base_classes, few_way
+from wdae.methods import LearnedMethod, Method, StepLosses
+from wdae.nn.cosine import unit
+from wdae.parts import Part
+from wdae.runs.interrupt import held_interrupts
+from wdae.runtime.device import pick_device, pick_dtype
+from wdae.runtime.randomness import derive_seed
+from wdae.stage2.build import as_method, build_learner, build_method, build_optimiser
+from wdae.stage2.config import MetaRecipe, TrainingConfig
+from wdae.stage2.learner import Learner, gather_batch
+from wdae.stage2.state import Progress, restore_state, save_state
+
+Log = Callable[[dict[str, Any]], None]
+L = TypeVar("L", bound=nn.Module)
+__all__ = ["as_method", "build_learner", "fit", "learning_rate", "train", "train_learned"]
+_DRAW_AHEAD = 1024  # episodes whose indices are drawn at once
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """The learning rate of a step.
+
+    >>> [round(learning_rate(TrainingConfig(steps=10, milestones=(0.5,)), s), 4) for s in (0, 4, 5, 9)]
+    [0.01, 0.01, 0.001, 0.001]
+    """
+    share = step / config.steps
+    if config.schedule == "step":
+        return config.learning_rate * config.decay ** sum(share >= m for m in config.milestones)
+    if config.schedule == "cosine":
+        return config.learning_rate * (1 + math.cos(math.pi * share)) / 2
+    return config.learning_rate
+
+
+class FitOptions(TypedDict, total=False):
+    """What :func:`fit` takes by name."""
+
+    checkpoint: Path | None
+    resume: bool
+    log: Log | None
+    on_progress: Callable[..., None] | None
+
+
+def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Learner:
+    """Train a denoiser on a bank's base classes; the options are those of :func:`fit`.
+
+    >>> from wdae import synthetic_bank
+    >>> from wdae.stage2.config import DenoiserConfig
+    >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    >>> short = TrainingConfig(steps=3, n_fake=4, validation_episodes=20)
+    >>> learner = train(MetaRecipe(denoiser=DenoiserConfig(hidden=4), training=short, device="cpu"), bank)
+    >>> learner.denoiser.dim, learner.training
+    (8, False)
+    """
+    learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
+    shot = min(recipe.training.shots)
+    return fit(learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options)
+
+
+def train_learned(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> LearnedMethod:
+    """Train the method that ``recipe.method`` names; the options are those of :func:`fit`."""
+    method = build_method(recipe, bank, base_classes(bank))
+    return fit(method, lambda: [(method.eval(), k) for k in recipe.training.shots], recipe, bank, **options)
+
+
+def fit(
+    learner: L,
+    tested: Callable[[], Sequence[tuple[Method, int]]],
+    recipe: MetaRecipe,
+    bank: FeatureBank,
+    *,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    log: Log | None = None,
+    on_progress: Callable[..., None] | None = None,
+) -> L:
+    """Train a learner, a module from episode batches to losses, on a bank's base classes.
+
+    The same recipe and bank give the same weights, bit for bit on a CPU, whether or not training was
+    interrupted: each step's episodes, noise and dropout follow from the seed and the step's number.
+
+    Args:
+        learner: called with a :class:`TrainingBatch` and a generator, it returns :class:`StepLosses`.
+        tested: methods to validate, each with a number of shots; their mean accuracy counts.
+        recipe: everything that matters.
+        bank: base-train images to learn from; validation classes to choose on, if it has them.
+        checkpoint: where to keep the state of training, every ``validate_every`` steps and on Ctrl-C.
+        resume: go on from that checkpoint.
+        log: called with each line of metrics.
+        on_progress: called with the number of episodes done and live figures.
+
+    Returns:
+        The learner with the weights of the best validation (or the last; see the recipe).
+    """
+    config, device = recipe.training, pick_device(recipe.device)
+    dtype = pick_dtype(recipe.precision, device)
+    base = base_classes(bank, device)
+    pool = bank.select(Part.BASE_TRAIN, device=device)
+    base_queries = config.base_queries if getattr(learner, "joint", True) else 0
+    spec = EpisodeSpec(
+        config.n_fake, config.shots, config.queries_per_novel, base_queries, config.unequal_shots
+    )
+    sampler = EpisodeSampler(pool, spec, derive_seed(recipe.seed, "training episodes"), fake=True)
+    if config.keep == "best" and not bank.has(Part.VALIDATION):
+        raise EpisodeError(
+            "the best weights are chosen on validation classes, and the bank has none; "
+            "set training.keep to last"
+        )
+    if bank.has(Part.VALIDATION):  # refused before the work, not at the first validation
+        EpisodeSampler(bank.select(Part.VALIDATION), _validation_spec(recipe, bank), 0)
+    learner.to(device)
+    if not any(p.requires_grad for p in learner.parameters()):
+        return learner.eval()
+    optimiser = build_optimiser(learner, config, device)
+    progress, kept = Progress(), {k: v.clone() for k, v in learner.state_dict().items()}
+    if resume:
+        if checkpoint is None or not checkpoint.exists():
+            raise RunError(f"nothing to resume: there is no checkpoint at {checkpoint}")
+        progress, kept = restore_state(checkpoint, recipe, learner, optimiser)
+    forward: Callable[..., StepLosses] = learner
+    by_default = device.type == "cuda" and isinstance(learner, Learner)  # inner loops do not compile
+    if recipe.compile if recipe.compile is not None else by_default:
+        forward = torch.compile(learner, dynamic=False)
+    batches = _batches(sampler, config, progress.step)
+    weights = unit(base.weights)
+    queries = pool.features.to(dtype) if isinstance(learner, Learner) else None
+    generator = torch.Generator(device) if forward is learner else None
+    sums = torch.tensor(progress.sums, device=device)
+
+    def keep_state() -> None:
+        if checkpoint is not None:
+            progress.sums = sums.tolist()
+            save_state(checkpoint, recipe, learner, optimiser, progress, kept)
+
+    if progress.step == 0 and isinstance(learner, LearnedMethod) and config.keep == "best":
+        progress.best = _validate(tested(), recipe, bank, device)[
+            "validation"
+        ]  # it may start as nearest mean
+    learner.train()
+    with held_interrupts() as interrupted:
+        while not _finished(progress, config):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(config, progress.step)
+            _reseed(generator, derive_seed(recipe.seed, "step", progress.step), device)
+            batch = gather_batch(pool, weights, next(batches), len(config.shots) == 1, queries)
+            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                losses = forward(batch, generator)
+            optimiser.zero_grad(set_to_none=True)
+            losses.total.backward()
+            optimiser.step()
+            progress.step += 1
+            with torch.no_grad():
+                sums += torch.stack(
+                    [losses.total, losses.reconstruction, losses.classification, losses.accuracy]
+                ).detach()
+            if on_progress is not None:
+                on_progress(config.episodes_per_step)
+            if progress.step % config.validate_every == 0 or progress.step == config.steps:
+                line = _line(progress, sums, config)
+                sums.zero_()
+                if bank.has(Part.VALIDATION):
+                    line |= _validate(tested(), recipe, bank, device)
+                    if line["validation"] > progress.best:
+                        progress.best, progress.best_step, progress.stale = (
+                            line["validation"],
+                            progress.step,
+                            0,
+                        )
+                        if config.keep == "best":
+                            kept = {k: v.clone() for k, v in learner.state_dict().items()}
+                    else:
+                        progress.stale += 1
+                    learner.train()
+                progress.history.append(line)
+                if on_progress is not None:
+                    on_progress(0, loss=line["loss"], accuracy=line["accuracy"])
+                if log is not None:
+                    log(line)
+                keep_state()
+            if interrupted():
+                keep_state()
+                raise KeyboardInterrupt
+    if config.keep == "best":
+        learner.load_state_dict(kept)
+    return learner.eval()
+
+
+def _finished(progress: Progress, config: TrainingConfig) -> bool:
+    """All steps done, or stopped early; a run resumed after that must not go on."""
+    stopped = config.patience is not None and progress.stale >= config.patience
+    return stopped or progress.step >= config.steps
+
+
+def _batches(sampler: EpisodeSampler, config: TrainingConfig, step: int) -> Iterator[Episodes]:
+    """Episodes of step after step; indices are drawn well ahead, which costs less than step by step."""
+    size = config.episodes_per_step
+    ahead = max(1, _DRAW_AHEAD // size)
+    while True:
+        drawn = sampler.draw(step * size, ahead * size)
+        for i in range(ahead):
+            yield drawn[i * size : (i + 1) * size]
+        step += ahead
+
+
+def _reseed(generator: torch.Generator | None, seed: int, device: torch.device) -> None:
+    """Noise and dropout of a step depend on the step alone, so a resumed run draws the same."""
+    if generator is not None:
+        generator.manual_seed(seed)
+    elif device.type == "cuda":
+        torch.cuda.manual_seed(seed)  # compiled code draws from the device's default generator
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+def _line(progress: Progress, sums: Tensor, config: TrainingConfig) -> dict[str, Any]:
+    since = progress.history[-1]["step"] if progress.history else 0
+    total, reconstruction, classification, accuracy = (sums / (progress.step - since)).tolist()
+    return {
+        "step": progress.step,
+        "episodes": progress.step * config.episodes_per_step,
+        "loss": total,
+        "reconstruction": reconstruction,
+        "classification": classification,
+        "accuracy": accuracy,
+        "learning_rate": learning_rate(config, progress.step - 1),
+    }
+
+
+def _validation_spec(recipe: MetaRecipe, bank: FeatureBank) -> EpisodeSpec:
+    n_way = min(recipe.evaluation.ways, len(bank.classes_of(Part.VALIDATION)))
+    return EpisodeSpec(n_way, (min(recipe.training.shots),), recipe.evaluation.queries)
+
+
+def _validate(
+    tested: Sequence[tuple[Method, int]], recipe: MetaRecipe, bank: FeatureBank, device: torch.device
+) -> dict[str, float]:
+    """Novel accuracy on validation classes, mean over the numbers of shots that are tested."""
+    spec = _validation_spec(recipe, bank)
+    estimates = [
+        few_way(
+            method,
+            bank,
+            n_shot,
+            n_way=spec.n_novel,
+            n_query=spec.n_query,
+            n_episodes=recipe.training.validation_episodes,
+            seed=derive_seed(recipe.seed, "validation"),
+            joint=False,
+            part=Part.VALIDATION,
+            device=device,
+        ).metrics["novel"]
+        for method, n_shot in tested
+    ]
+    return {
+        "validation": sum(e.mean for e in estimates) / len(estimates),
+        "validation_ci95": max(e.ci95 for e in estimates),
+    }

@@ -1,1 +1,0 @@
-"""Training: stage 1 (recognition model) and stage 2 (denoiser)."""

@@ -1,0 +1,52 @@
+"""Trained or as it began: the choice on validation classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.comparison.settle import better_of
+from wdae.evaluation.protocol import few_way
+from wdae.evaluation.results import Result
+from wdae.methods import Method, make
+from wdae.methods.baselines.activations import Activations
+from wdae.parts import Part
+
+
+def activations(bank: FeatureBank, scramble: float) -> Activations:
+    """Nearest mean behind a map that is more or less spoiled."""
+    method = make("activations", dim=bank.dim, n_base=bank.n_base)
+    assert isinstance(method, Activations)
+    with torch.no_grad():
+        noise = torch.randn(bank.dim, bank.dim, generator=torch.Generator().manual_seed(0))
+        method.predict.weight += scramble * noise
+    return method.eval()
+
+
+def on_validation(bank: FeatureBank, n_shot: int, n_episodes: int) -> Callable[[Method], Result]:
+    return lambda method: few_way(
+        method, bank, n_shot, n_query=5, n_episodes=n_episodes, joint=False, part=Part.VALIDATION
+    )
+
+
+@pytest.mark.parametrize("n_shot", [1, 3])
+def test_the_better_one_is_kept(small_bank: FeatureBank, n_shot: int) -> None:
+    good, bad = activations(small_bank, 0.0), activations(small_bank, 2.0)
+    measure = on_validation(small_bank, n_shot, 200)
+    kept, gain = better_of(good, bad, measure)
+    assert kept is good and gain.mean > gain.ci95
+    kept, loss = better_of(bad, good, measure)
+    assert kept is good and loss.mean == pytest.approx(-gain.mean)
+
+
+def test_without_a_gain_the_start_is_kept(small_bank: FeatureBank) -> None:
+    start, same = activations(small_bank, 0.0), activations(small_bank, 0.0)
+    kept, gain = better_of(same, start, on_validation(small_bank, 1, 50))
+    assert kept is start and (gain.mean, gain.ci95) == (0.0, 0.0)
+    with torch.no_grad():  # better on a few episodes, by luck if at all
+        same.predict.weight += 1e-3
+    kept, gain = better_of(same, start, on_validation(small_bank, 1, 20))
+    assert kept is start and abs(gain.mean) <= gain.ci95

@@ -1,0 +1,58 @@
+"""Every recipe file is valid, says which command runs it, and one of each kind really runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from wdae.config.recipe import load
+from wdae.stage1.config import Stage1Config
+from wdae.stage2.config import MetaRecipe
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "recipes").rglob("*.yaml"))
+META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
+
+
+def test_there_are_recipes() -> None:
+    assert len(META) >= 12
+    assert any(f.name.startswith("stage1-") for f in FILES)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}-{f.stem}")
+def test_a_recipe_opens_with_its_command(file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    assert first.startswith("# wdae ")
+    assert str(file.relative_to(ROOT)) in first
+
+
+@pytest.mark.parametrize("file", META, ids=lambda f: f"{f.parent.name}-{f.stem}")
+def test_a_stage_2_recipe_is_valid_and_named_like_its_file(file: Path) -> None:
+    recipe = load(MetaRecipe, file)
+    assert recipe.name.replace("+", "-plus") == file.stem
+    given = yaml.safe_load(file.read_text())
+    assert recipe.training.steps == given["training"]["steps"]
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.name.startswith("stage1-")], ids=lambda f: f.stem)
+def test_a_stage_1_recipe_is_valid(file: Path) -> None:
+    assert load(Stage1Config, file).epochs >= 1
+
+
+def test_the_ablations_differ_from_the_paper_model_in_one_thing_each() -> None:
+    for benchmark, kind in (("mini-imagenet", "gnn"), ("mini-imagenet", "mlp"), ("imagenet-fs", "gnn")):
+        folder = ROOT / "recipes" / benchmark
+        whole = load(MetaRecipe, folder / f"wdae-{kind}.yaml")
+        for name, key in (
+            ("no-noise", "noise"),
+            ("noisy-targets", "noisy_targets"),
+            ("no-cls-loss", "classification_loss"),
+            ("no-rec-loss", "reconstruction_loss"),
+        ):
+            other = load(MetaRecipe, folder / f"wdae-{kind}-{name}.yaml")
+            assert other.denoiser == whole.denoiser
+            assert other.evaluation == whole.evaluation
+            a, b = whole.training.model_dump(), other.training.model_dump()
+            assert {k for k in a if a[k] != b[k]} == {key}

@@ -1,0 +1,160 @@
+"""Methods, and comparisons of them, asked for what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.cli.app import run_app
+from wdae.cli.main import root
+from wdae.comparison.config import CompareRecipe
+from wdae.comparison.run import chosen_methods
+from wdae.errors import EpisodeError, ModelError, RecipeError, StorageError
+from wdae.evaluation.load import load_methods
+from wdae.evaluation.protocol import base_classes, few_way
+from wdae.methods import BaseClasses, LearnedMethod, Support, make, names
+from wdae.methods.base import Method
+from wdae.methods.registry import register
+from wdae.methods.saved import load_method, save_method
+from wdae.parts import Part
+from wdae.stage2.config import MetaRecipe, TrainingConfig
+from wdae.stage2.train import train_learned
+from wdae.storage.checkpoint import save_checkpoint
+
+
+def compare(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    status = run_app(root(), ["compare", *map(str, words)])
+    return status, capsys.readouterr().err
+
+
+def test_an_unknown_method_lists_the_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = compare(capsys, "--methods", "lwof-atention,maml", "-o", tmp_path / "run")
+    assert status == 2
+    assert "did you mean 'lwof-attention'" in said
+    assert all(name in said for name in names())
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ModelError, match="wdae-gnn"):
+        make("zebra")
+
+
+def test_base_accuracy_of_a_method_that_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], small_bank: FeatureBank
+) -> None:
+    status, said = compare(capsys, "--methods", "snail", "--metric", "base", "-o", tmp_path / "run")
+    assert status == 2
+    assert "snail scores novel classes only, so it has no base accuracy" in said
+    method = make("gnn", dim=small_bank.dim, n_base=small_bank.n_base)
+    with pytest.raises(EpisodeError, match="novel classes only"):
+        few_way(method, small_bank, 1, n_episodes=2, joint=True)
+    with pytest.raises(ModelError, match="novel classes only"):
+        method.adapt(Support(torch.ones(1, 2, 1, small_bank.dim)), base_classes(small_bank), joint=True)
+
+
+def test_a_singular_ridge_system(small_bank: FeatureBank) -> None:
+    method = make("r2d2", dim=small_bank.dim, n_base=small_bank.n_base, penalty=0.0)
+    twice = small_bank.select(Part.NOVEL).features[:1].expand(1, 2, 1, -1)
+    with pytest.raises(ModelError, match=r"singular.*penalty above 0"):
+        method.adapt(Support(twice), base_classes(small_bank))
+    with pytest.raises(ModelError, match="0 or more, got penalty=-1"):
+        make("r2d2", dim=4, n_base=2, penalty=-1)
+
+
+def test_a_class_with_one_example_where_two_are_needed(small_bank: FeatureBank) -> None:
+    pool = small_bank.select(Part.BASE_TRAIN)
+    keep = torch.ones(len(small_bank.labels), dtype=torch.bool)
+    lonely = small_bank.base_classes[2]
+    rows = ((small_bank.labels == lonely) & (small_bank.parts == Part.BASE_TRAIN.code)).nonzero().flatten()
+    keep[rows[1:]] = False
+    bank = FeatureBank.build(
+        small_bank.features[keep],
+        small_bank.labels[keep],
+        small_bank.class_names,
+        small_bank.parts[keep],
+        small_bank.base_weights,
+        10.0,
+    )
+    recipe = MetaRecipe(method="logistic-regression-h", training=TrainingConfig(steps=1), device="cpu")
+    with pytest.raises(EpisodeError, match=f"pairs of images.*{pool.names[2]!r} has 1; give it 2 or more"):
+        train_learned(recipe, bank)
+
+
+def test_a_saved_method_for_another_feature_size(tmp_path: Path, small_bank: FeatureBank) -> None:
+    method = make("lwof-attention", dim=small_bank.dim, n_base=small_bank.n_base)
+    save_method(tmp_path / "m.safetensors", method, "lwof-attention")
+    with pytest.raises(ModelError, match="features of size 24, and size 640 is asked for"):
+        load_method(tmp_path / "m.safetensors", dim=640)
+    loaded = load_method(tmp_path / "m.safetensors")
+    with pytest.raises(ModelError, match="trained on features of size 24, the base weights have 640"):
+        loaded.on(BaseClasses(torch.ones(24, 640)))
+    with pytest.raises(ModelError, match="the support features have 7"):
+        loaded.on(base_classes(small_bank)).adapt(Support(torch.ones(1, 2, 1, 7)))
+
+
+def test_other_base_classes_than_it_keeps_keys_for(small_bank: FeatureBank) -> None:
+    method = make("lwof-attention", dim=small_bank.dim, n_base=99)
+    with pytest.raises(ModelError, match="trained with 99 base classes"):
+        few_way(method, small_bank, 1, n_episodes=2)
+
+
+def test_files_and_methods_that_cannot_be_saved_or_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nothing learned to save"):
+        save_method(tmp_path / "m.safetensors", make("fine-tune"), "fine-tune")
+    save_checkpoint(tmp_path / "c.safetensors", {"x": torch.ones(1)}, {"kind": "something"})
+    with pytest.raises(StorageError, match="not of a trained method"):
+        load_method(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("fine-tune", {"rate": 0}, "rate > 0"),
+        ("logistic-regression", {"strength": 0}, "above 0"),
+        ("lwof-average", {"dim": 4, "n_base": 2, "gains": 3}, "gains"),
+        ("lwof-average", {}, "dim"),
+    ],
+)
+def test_options_that_a_method_does_not_take(name: str, options: dict[str, int], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        make(name, **options)
+
+
+def test_more_classes_than_snail_was_made_for() -> None:
+    method = make("snail", dim=6, n_base=3, n_way=3)
+    with pytest.raises(ModelError, match="made for 3 novel classes, got 4"):
+        method.adapt(Support(torch.ones(1, 4, 1, 6)), BaseClasses(torch.ones(3, 6)))
+
+
+def test_recipes_that_name_no_learned_method(small_bank: FeatureBank) -> None:
+    with pytest.raises(RecipeError, match="nothing to train"):
+        train_learned(MetaRecipe(method="fine-tune"), small_bank)
+    with pytest.raises(RecipeError, match=r"denoiser\.kind"):
+        train_learned(MetaRecipe(method="wdae-gnn"), small_bank)
+    with pytest.raises(ModelError, match="no method is called 'lwof'"):
+        train_learned(MetaRecipe(method="lwof"), small_bank)
+
+
+def test_an_untrained_method_by_its_name() -> None:
+    with pytest.raises(ModelError, match="maml must be trained first: wdae train --method maml"):
+        load_methods(["maml"], torch.device("cpu"), torch.float32)
+    assert [m.name for m in load_methods(["fine-tune"], torch.device("cpu"), torch.float32)] == [
+        "initial-estimate",
+        "fine-tune",
+    ]
+
+
+def test_the_reference_is_measured_even_if_not_asked_for() -> None:
+    assert chosen_methods(CompareRecipe(methods=("maml",))) == ["initial-estimate", "maml"]
+    assert chosen_methods(CompareRecipe())[0] == "initial-estimate"
+    assert len(chosen_methods(CompareRecipe(methods=("all",), reference="maml"))) == len(names())
+
+
+def test_a_name_is_taken_once() -> None:
+    class Again(LearnedMethod):
+        name = "maml"
+
+    with pytest.raises(ModelError, match="already"):
+        register(Again)
+    assert issubclass(Again, Method)
