@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from wdae.backbones import forward_flops
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.extract.embed import embed
 from wdae.runs.environment import environment
 from wdae.runs.run import Run

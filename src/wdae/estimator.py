@@ -146,7 +146,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         save(self.model_, path)
 
     def _config(self) -> LearnConfig:
-        from wdae.config.recipe import load
+        from wdae.config import load
 
         seed = self.random_state
         if not isinstance(seed, int) or isinstance(seed, bool):

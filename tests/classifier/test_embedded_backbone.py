@@ -61,7 +61,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shipped")
     draw(root / "data" / "base", colours(13, 1), 12, seed=1)
     draw(root / "data" / "validation", colours(5, 2), 12, seed=2)
-    from wdae.config.recipe import load as recipe
+    from wdae.config import load as recipe
     from wdae.extract.config import ExtractConfig
     from wdae.stage1.config import Stage1Config
 

@@ -13,7 +13,7 @@ from cyclopts import App
 from wdae.cli.app import normalise, run_app
 from wdae.cli.main import COMMANDS
 from wdae.cli.recipe import Output, recipe_command
-from wdae.config.recipe import Config, Field
+from wdae.config import Config, Field
 from wdae.errors import BankError
 from wdae.version import __version__
 

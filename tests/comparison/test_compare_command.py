@@ -15,7 +15,7 @@ from wdae.cli.main import root
 from wdae.comparison import run as comparison
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.table import BEGIN, END, ComparisonTable
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.evaluation.paper import MINI_IMAGENET, paper_figures
 from wdae.evaluation.table import ResultTable
 from wdae.methods import names

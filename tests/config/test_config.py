@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wdae.config import Config, Field, describe, dump, key_table, load
 from wdae.config import text as recipe_text
-from wdae.config.recipe import Config, Field, describe, dump, key_table, load
 from wdae.errors import RecipeError
 
 

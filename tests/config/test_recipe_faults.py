@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from pydantic import model_validator
 
-from wdae.config.recipe import Config, Field, load
+from wdae.config import Config, Field, load
 from wdae.errors import RecipeError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.stage1.config import Stage1Config
 from wdae.stage2.config import MetaRecipe
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wdae.config.recipe import Config
+from wdae.config import Config
 from wdae.evaluation.html import write_report
 from wdae.evaluation.results import Result
 from wdae.runs.run import Run

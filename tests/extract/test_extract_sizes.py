@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from wdae.backbones import Backbone
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.data import ImageSet, PixelArray, open_dataset, pixels
 from wdae.data.augment import AugmentConfig, augment
 from wdae.errors import DataError, RecipeError

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.extract import views as look
 from wdae.extract.config import ExtractConfig
 from wdae.stage1.config import Stage1Config

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wdae.config.recipe import Config
+from wdae.config import Config
 from wdae.errors import RunError
 from wdae.runs.environment import commit
 from wdae.runs.run import Run

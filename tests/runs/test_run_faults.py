@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import wdae.runs.run
-from wdae.config.recipe import Config
+from wdae.config import Config
 from wdae.errors import RunError, StorageError
 from wdae.runs.run import Run
 

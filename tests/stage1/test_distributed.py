@@ -16,7 +16,7 @@ import torch
 from stage1_samples import drawn_folder
 
 from wdae.bank import FeatureBank
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.extract.config import ExtractConfig
 from wdae.extract.session import extract_session, pretrain_session
 from wdae.runs.run import Run

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from wdae.bank import FeatureBank
 from wdae.calibration.step_size import choose_steps
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.errors import EpisodeError
 from wdae.evaluation.nearest_mean import nearest_mean_accuracy
 from wdae.methods.saved import load_method

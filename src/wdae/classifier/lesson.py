@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wdae.classifier.config import LearnConfig
-from wdae.config.recipe import Config, Field
+from wdae.config import Config, Field
 from wdae.errors import RunError, StorageError
 from wdae.storage.files import read_json, refuse_existing, write_json
 

@@ -46,7 +46,7 @@ def compare(
     from wdae.classifier.embedded import embedded_bank
     from wdae.comparison.run import chosen_methods, run_comparison
     from wdae.comparison.table import ComparisonTable
-    from wdae.config.recipe import load
+    from wdae.config import load
     from wdae.evaluation.html import write_report
     from wdae.evaluation.paper import paper_figures
     from wdae.runs.run import RECIPE, Run

@@ -61,7 +61,7 @@ def learn(
     from wdae.classifier.lesson import Lesson, attending, unfinished
     from wdae.classifier.store import load, save
     from wdae.classifier.summary import print_summary, summary
-    from wdae.config.recipe import load as checked
+    from wdae.config import load as checked
 
     options = {
         "source": None if source is None else source.absolute(),

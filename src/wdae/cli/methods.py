@@ -23,7 +23,7 @@ def methods(*, json: Annotated[bool, Parameter(negative=())] = False, recipe: st
     if recipe is not None:
         from wdae.comparison.config import CompareRecipe
         from wdae.comparison.run import training_recipe
-        from wdae.config.recipe import dump
+        from wdae.config import dump
         from wdae.errors import ModelError
         from wdae.methods import is_learned
 

@@ -19,7 +19,7 @@ the file over the defaults; only options that were really given override anythin
 Values are written as in YAML: ``--training.noise 1e-3``, ``--training.clip null``. Lists take several
 words, commas, or the option several times: ``--evaluation.shots 1 5``, ``--evaluation.shots 1,5``. Flags
 are ``--a.flag`` or ``--a.flag false``; values by name ``--a.epsilon.5 0.3`` or JSON. All faults of file and
-command line are told at once (:func:`wdae.config.recipe.load`).
+command line are told at once (:func:`wdae.config.load`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from cyclopts import App, Group, Parameter
 from pydantic import TypeAdapter, ValidationError
 
-from wdae.config.recipe import Config, Key, describe, load
-from wdae.config.text import scalar
+from wdae.config import Config, Key, describe, load, scalar
 
 T = TypeVar("T", bound=Config)
 _KEYS = Group("Recipe keys", sort_key=10, help="Each overrides the recipe file.")
@@ -73,7 +72,7 @@ def recipe_command(
 
 
 def parse_overrides(given: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
-    """Overrides for :func:`wdae.config.recipe.load` from the words given for each key."""
+    """Overrides for :func:`wdae.config.load` from the words given for each key."""
     overrides: dict[str, Any] = {}
     for key, words in given:
         if words is None:
@@ -133,7 +132,7 @@ def _about(function: Callable[..., Any]) -> str:
 
 
 def _annotation(key: Key) -> Any:
-    """How cyclopts reads a key: as text, since :func:`wdae.config.recipe.load` judges all types at once."""
+    """How cyclopts reads a key: as text, since :func:`wdae.config.load` judges all types at once."""
     plain = _without_none(key.annotation)
     description = key.description.replace("``", "")
     sentence = f"{description} ({key.type})" if description else key.type

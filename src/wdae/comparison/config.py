@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wdae.config.recipe import Config, Field
+from wdae.config import Config, Field
 
 
 class CompareRecipe(Config):

@@ -31,10 +31,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wdae.config import faults as recipe_faults
 from wdae.config import text as recipe_text
-from wdae.config.keys import Key, describe, key_table
+from wdae.config.keys import describe
 from wdae.errors import RecipeError
 
-__all__ = ["Config", "Field", "Key", "describe", "dump", "key_table", "load"]
+__all__ = ["Config", "Field", "dump", "load"]
 
 
 class Config(BaseModel):

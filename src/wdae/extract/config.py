@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from wdae.config.recipe import Config
+from wdae.config import Config
 
 
 def _sensible(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from wdae.config.recipe import Config, Field
+from wdae.config import Config, Field
 from wdae.extract.config import Sides
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wdae.config.recipe import load
-from wdae.config.text import scalar
+from wdae.config import load, scalar
 from wdae.data.splits import load_split
 from wdae.errors import RecipeError
 from wdae.reproduce.benchmark import Benchmark, Role, Row

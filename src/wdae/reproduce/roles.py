@@ -10,7 +10,7 @@ from typing import Any
 
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
-from wdae.config.recipe import load
+from wdae.config import load
 from wdae.errors import BankError, DataError, RunError
 from wdae.parts import Part
 from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role

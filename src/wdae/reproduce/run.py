@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wdae.config.recipe import dump
+from wdae.config import dump
 from wdae.errors import MissingExtraError, RecipeError, nearest
 from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ReproduceRecipe

@@ -30,7 +30,7 @@ from wdae.runs.environment import environment
 from wdae.storage.files import atomic_folder, read_json, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
-    from wdae.config.recipe import Config
+    from wdae.config import Config
 
     T = TypeVar("T", bound=Config)
 
@@ -62,7 +62,7 @@ class Run:
             command: the command line; by default that of this process.
             force: replace a run that is there already (a folder that holds no run is never replaced).
         """
-        from wdae.config.recipe import dump
+        from wdae.config import dump
 
         path = Path(path)
         text = dump(recipe)
@@ -98,7 +98,7 @@ class Run:
 
     def recipe(self, cls: type[T]) -> T:
         """The run's recipe."""
-        from wdae.config.recipe import load
+        from wdae.config import load
 
         return load(cls, self.path / RECIPE)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wdae.config.recipe import Config
+from wdae.config import Config
 
 if TYPE_CHECKING:
     from wdae.data.augment import AugmentConfig
