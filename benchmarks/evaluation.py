@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from common import best_of, keep
 from wdae import WDAE, Denoiser, EpisodeSampler, EpisodeSpec, FeatureBank, Part, few_way
 from wdae.bank import ClassSet
-from wdae.classifier.embedded import embedded_bank
+from wdae.bank.embedded import embedded_bank
 from wdae.runtime.allocator import keep_freed_memory
 
 WAYS, QUERIES = 5, 15

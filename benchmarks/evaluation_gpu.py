@@ -16,7 +16,7 @@ import torch
 
 from common import keep
 from wdae import WDAE, Denoiser, FeatureBank, few_way
-from wdae.classifier.embedded import embedded_bank
+from wdae.bank.embedded import embedded_bank
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.bank.embedded import embedded_bank
 from wdae.classifier import Ground, LearnConfig, Model, learn, load, save
-from wdae.classifier.embedded import embedded_bank
 from wdae.estimator import FewShotClassifier
 from wdae.methods.calibration import Calibration
 from wdae.methods.wdae import WDAE

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from wdae.backbones import forward_flops
+from wdae.backbones.embed import embed
 from wdae.config import load
-from wdae.extract.embed import embed
 from wdae.runs.environment import environment
 from wdae.runs.run import Run
 from wdae.runtime.distributed import Team, choose_device

@@ -11,7 +11,7 @@ import pytest
 PACKAGES = ("wdae", "wdae.backbones", "wdae.bank", "wdae.data", "wdae.methods", "wdae.classifier", "wdae.nn")
 OTHERS = (
     "wdae.classifier.embedded:embedded_backbone",
-    "wdae.classifier.embedded:embedded_bank",
+    "wdae.bank.embedded:embedded_bank",
     "wdae.classifier.embedded:embedded_model",
     "wdae.evaluation.measure:compare",
     "wdae.evaluation.nearest_mean:nearest_mean_accuracy",

@@ -218,3 +218,18 @@ def _distinct(seed: int, start: int, counts: Tensor, n: int, all_counts: Tensor)
         chosen = torch.cat([chosen, image], dim=-1)
         ordered = torch.cat([ordered, image], dim=-1).sort(dim=-1).values
     return chosen
+
+
+# Episodes worked on at once: few on a CPU, so that they stay in its cache; many on a GPU, to fill it.
+CHUNK = {"cpu": 64}
+CHUNK_ELSEWHERE = 2048
+
+
+def chunk_for(device: torch.device) -> int:
+    """How many episodes to work on at once."""
+    return CHUNK.get(device.type, CHUNK_ELSEWHERE)
+
+
+def take_rows(features: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``[M, D]`` by an index of any shape: ``[...]`` → ``[..., D]``."""
+    return features.index_select(0, index.reshape(-1)).view(*index.shape, -1)

@@ -12,9 +12,10 @@ from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
 from wdae.evaluation import protocol
 from wdae.evaluation.nearest_mean import nearest_mean_accuracy
-from wdae.evaluation.protocol import all_way, base_classes, few_way
+from wdae.evaluation.protocol import all_way, few_way
 from wdae.evaluation.results import paired
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Method, Scorer, Support
+from wdae.methods.base import base_classes
 from wdae.nn import Denoiser, unit
 from wdae.nn.generate import initial_estimate, refine
 from wdae.parts import Part

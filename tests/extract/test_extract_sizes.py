@@ -12,15 +12,15 @@ from stage1_samples import Interrupted, extraction
 from torch.nn import functional as F
 
 from wdae.backbones import Backbone
+from wdae.backbones import embed as embedding
+from wdae.backbones.embed import embed, embed_crops
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.config import load
 from wdae.data import ImageSet, PixelArray, open_dataset, pixels
 from wdae.data.augment import AugmentConfig, augment
 from wdae.errors import DataError, RecipeError
-from wdae.extract import embed as embedding
 from wdae.extract.config import ExtractConfig
-from wdae.extract.embed import embed, embed_crops
 from wdae.extract.run import extract
 from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed

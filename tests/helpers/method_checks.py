@@ -9,10 +9,11 @@ import torch
 from method_samples import bank_of, fresh, recipe_of, trained
 from torch import Tensor
 
-from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.episodes import EpisodeSampler, EpisodeSpec, take_rows
 from wdae.errors import ModelError
-from wdae.evaluation.protocol import base_classes, few_way, gather_support, take_rows
+from wdae.evaluation.protocol import few_way
 from wdae.methods import WDAE, LearnedMethod, Method, Support, find, is_learned, names
+from wdae.methods.base import base_classes, gather_support
 from wdae.methods.saved import load_method, save_method
 from wdae.nn.cosine import unit
 from wdae.parts import Part

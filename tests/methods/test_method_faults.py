@@ -14,9 +14,9 @@ from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import chosen_methods
 from wdae.errors import EpisodeError, ModelError, RecipeError, StorageError
 from wdae.evaluation.load import load_methods
-from wdae.evaluation.protocol import base_classes, few_way
+from wdae.evaluation.protocol import few_way
 from wdae.methods import BaseClasses, LearnedMethod, Support, make, names
-from wdae.methods.base import Method
+from wdae.methods.base import Method, base_classes
 from wdae.methods.registry import register
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.evaluation.protocol import base_classes, few_way
+from wdae.evaluation.protocol import few_way
 from wdae.methods import make
+from wdae.methods.base import base_classes
 from wdae.parts import Part
 from wdae.reproduce.details import base_distances, measure_details, trade_off
 from wdae.reproduce.render import table_notes

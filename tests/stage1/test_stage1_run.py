@@ -15,11 +15,11 @@ import torch
 from stage1_samples import Interrupted, drawn_data, drawn_folder, extraction, recipe
 
 from wdae.backbones import Backbone
+from wdae.backbones import embed as embedding
+from wdae.backbones.embed import eager_features
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
-from wdae.extract import embed as embedding
-from wdae.extract.embed import eager_features
 from wdae.extract.run import extract
 from wdae.extract.session import pretrain_session
 from wdae.parts import Part

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import few_way
 from wdae.methods import InitialEstimate
 from wdae.nn import Denoiser, build_graph, stage2_losses, unit
 from wdae.nn.generate import initial_estimate
 from wdae.nn.noise import noisy
 from wdae.parts import Part
-from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.learner import Learner, TrainingBatch, gather_batch
 from wdae.stage2.train import as_method, build_learner, learning_rate, train
 from wdae.storage.checkpoint import load_checkpoint

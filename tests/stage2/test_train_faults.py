@@ -10,9 +10,10 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.errors import EpisodeError, RecipeError, RunError, StorageError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.parts import Part
 from wdae.runtime.device import pick_device, pick_dtype
-from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.train import train
 from wdae.synthetic import synthetic_bank
 

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
-from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.errors import EpisodeError
-from wdae.evaluation.protocol import base_classes, chunk_for, take_rows
-from wdae.methods.base import BaseClasses
+from wdae.methods.base import BaseClasses, base_classes
 from wdae.methods.calibration import Calibration, Played, fit_gain, fit_offset
 from wdae.methods.shots import step_for
 from wdae.methods.wdae import WDAE

@@ -1,32 +1,18 @@
-"""What ships inside the package: a bank of features, a backbone for pictures, and a model ready to use.
+"""What ships inside the package beside the bank: a backbone for pictures, and a model ready to use.
 
 What they are, and how they were made, stands in the model cards beside them.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from wdae.bank import FeatureBank
+from wdae.bank.embedded import ASSETS
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone
 from wdae.errors import ModelError
 
-ASSETS = Path(__file__).parents[1] / "assets"
-BANK = ASSETS / "mini-imagenet"
 BACKBONE = ASSETS / "resnet12"
 READY = "ready"
 """The model that is ready to use, inside the backbone's folder."""
-
-
-def embedded_bank() -> FeatureBank:
-    """Real MiniImageNet features of our own WRN-28-10; what they are is in ``assets/README.md``.
-
-    >>> bank = embedded_bank()
-    >>> bank.n_base, bank.dim
-    (64, 640)
-    """
-    return FeatureBank.open(BANK)
 
 
 def embedded_backbone() -> PictureBackbone:

@@ -17,13 +17,14 @@ from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.config import LearnConfig
 from wdae.classifier.model import Model
 from wdae.errors import BankError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
 from wdae.nn.incremental import BaseState
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
-from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.train import as_method, train
 
 FEWEST_CLASSES = 10

@@ -43,7 +43,7 @@ def compare(
         Print CSV.
     """
     from wdae.bank import FeatureBank
-    from wdae.classifier.embedded import embedded_bank
+    from wdae.bank.embedded import embedded_bank
     from wdae.comparison.run import chosen_methods, run_comparison
     from wdae.comparison.table import ComparisonTable
     from wdae.config import load

@@ -72,10 +72,10 @@ def evaluate(
 
     from wdae.bank import FeatureBank
     from wdae.cli.show import gains_table
+    from wdae.evaluation.config import EvaluationConfig
     from wdae.evaluation.load import load_methods
     from wdae.evaluation.measure import compare
     from wdae.runtime.device import pick_device, pick_dtype
-    from wdae.stage2.config import EvaluationConfig
 
     features = FeatureBank.open(bank)
     where = pick_device(device)

@@ -17,10 +17,12 @@ from wdae.bank import FeatureBank
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.settle import better_of
 from wdae.errors import ModelError, RecipeError
-from wdae.evaluation.protocol import base_classes, few_way
+from wdae.evaluation.config import EvaluationConfig
+from wdae.evaluation.protocol import few_way
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
+from wdae.methods.base import base_classes
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
 from wdae.runs.progress import Progress, progress
@@ -28,7 +30,7 @@ from wdae.runs.run import Run
 from wdae.runtime.device import pick_device
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.build import build_method
-from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.run import MODEL, train_method
 from wdae.storage.files import read_json, write_json
 

@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import OnProgress, all_way, few_way
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method
 from wdae.runs.progress import progress
-from wdae.stage2.config import EvaluationConfig
 
 
 def measure(

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from wdae.bank import ClassSet
-from wdae.episodes import EpisodeSampler, EpisodeSpec
+from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.evaluation.metrics import novel_accuracy
-from wdae.evaluation.protocol import chunk_for, take_rows
 from wdae.methods.base import WeightScorer
 from wdae.nn.generate import novel_estimate
 

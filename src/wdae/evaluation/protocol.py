@@ -7,44 +7,19 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from wdae.bank import ClassSet, FeatureBank, class_means
-from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
+from wdae.bank import ClassSet, FeatureBank
+from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.errors import EpisodeError
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
 from wdae.evaluation.results import Result
-from wdae.methods.base import Adapter, BaseClasses, Method, Support
+from wdae.methods.base import Adapter, Method, Support, base_classes, gather_support
 from wdae.parts import Part
 from wdae.runtime.cores import map_on_cores
 
 OnProgress = Callable[[int], None]
 """Called with the number of episodes just done."""
 
-# Episodes worked on at once: few on a CPU, so that they stay in its cache; many on a GPU, to fill it.
-CHUNK = {"cpu": 64}
-CHUNK_ELSEWHERE = 2048
 _ALL_WAY_QUERIES = 4096  # queries scored at once in the all-way protocol
-
-
-def base_classes(bank: FeatureBank, device: torch.device | str = "cpu") -> BaseClasses:
-    """The base classes of a bank: learned weights, or class means where it has none."""
-    weights = class_means(bank) if bank.base_weights is None else bank.base_weights
-    return BaseClasses(weights.float().to(device), bank.cosine_scale or 10.0)
-
-
-def chunk_for(device: torch.device) -> int:
-    """How many episodes to work on at once."""
-    return CHUNK.get(device.type, CHUNK_ELSEWHERE)
-
-
-def gather_support(pool: ClassSet, episodes: Episodes) -> Support:
-    """The features of the shots ``[E, n, K, D]`` (and a mask where their numbers differ)."""
-    mask = None if bool(episodes.support_mask.all()) else episodes.support_mask
-    return Support(take_rows(pool.features, episodes.support), mask)
-
-
-def take_rows(features: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``[M, D]`` by an index of any shape: ``[...]`` → ``[..., D]``."""
-    return features.index_select(0, index.reshape(-1)).view(*index.shape, -1)
 
 
 @torch.no_grad()

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from wdae import backbones
+from wdae.backbones.embed import embed, embed_crops, mean_view
 from wdae.data.augment import AugmentConfig
 from wdae.errors import DataError
 from wdae.extract.config import ExtractConfig
-from wdae.extract.embed import embed, embed_crops, mean_view
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.model_file import Stage1Model
 

@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from wdae.bank import ClassSet, FeatureBank, class_means
+from wdae.episodes import Episodes, take_rows
 from wdae.errors import ModelError
 from wdae.nn.cosine import unit, vector_length
 
@@ -48,6 +50,12 @@ class BaseClasses:
         return BaseClasses(self.weights.to(device), self.scale, classes)
 
 
+def base_classes(bank: FeatureBank, device: torch.device | str = "cpu") -> BaseClasses:
+    """The base classes of a bank: learned weights, or class means where it has none."""
+    weights = class_means(bank) if bank.base_weights is None else bank.base_weights
+    return BaseClasses(weights.float().to(device), bank.cosine_scale or 10.0)
+
+
 @dataclass(frozen=True)
 class Support:
     """The shots of the novel classes of E episodes.
@@ -69,6 +77,12 @@ class Support:
             E, n, K, _ = self.features.shape
             return torch.full((E, n), K, device=self.features.device)
         return self.mask.sum(-1)
+
+
+def gather_support(pool: ClassSet, episodes: Episodes) -> Support:
+    """The features of the shots ``[E, n, K, D]`` (and a mask where their numbers differ)."""
+    mask = None if bool(episodes.support_mask.all()) else episodes.support_mask
+    return Support(take_rows(pool.features, episodes.support), mask)
 
 
 @dataclass(frozen=True)

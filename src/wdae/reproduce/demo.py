@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.classifier.embedded import embedded_bank
+from wdae.bank.embedded import embedded_bank
+from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.table import ResultTable
 from wdae.runs.run import Run
-from wdae.stage2.config import DenoiserConfig, EvaluationConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.run import report_methods, train_method
 
 

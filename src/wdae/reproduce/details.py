@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
-from wdae.episodes import EpisodeSampler, EpisodeSpec
-from wdae.evaluation.protocol import base_classes, chunk_for, gather_support, take_rows
+from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.methods import Method
+from wdae.methods.base import base_classes, gather_support
 from wdae.nn.cosine import unit
 from wdae.parts import Part
 from wdae.storage.files import load_tensors, save_tensors

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wdae.backbones.embed import embed
 from wdae.bank import FeatureBank
 from wdae.data.augment import AugmentConfig
-from wdae.extract.embed import embed
 from wdae.parts import Part
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.recogniser import Recogniser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wdae.config import Config, Field
+from wdae.evaluation.config import EvaluationConfig
 
 
 class DenoiserConfig(Config):
@@ -85,41 +86,6 @@ class TrainingConfig(Config):
     """Stop after so many validations without a better one; null: never."""
     keep: Literal["best", "last"] = "best"
     """Which weights become the model: those of the best validation, or the last."""
-
-
-class EvaluationConfig(Config):
-    """How a model is measured."""
-
-    protocol: Literal["few-way", "all-way"] = "few-way"
-    """few-way: a few novel classes an episode; all-way: all of them at once."""
-    shots: tuple[int, ...] = (1, 5)
-    """Numbers of shots to report."""
-    ways: int = Field(5, ge=2)
-    """Novel classes of an episode (few-way)."""
-    queries: int = Field(15, ge=1)
-    """Queries a novel class (few-way)."""
-    episodes: int = Field(2000, ge=1)
-    """Test episodes."""
-    step_episodes: int = Field(2000, ge=1)
-    """Validation episodes on which ε is chosen for each number of shots."""
-    steps: dict[int, float] | None = None
-    """ε for each number of shots, given rather than chosen."""
-    tuned_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Numbers of shots for which ε and balance are found, beside those to report; others follow from them."""
-    step_rule: Literal["shrinking", "free"] = "shrinking"
-    """shrinking: ε(K) = e / (1 + (K - 1) / k), two numbers for all K; free: each K has its own choice."""
-    chosen_for: Literal["novel", "both"] = "novel"
-    """What ε is chosen for: novel accuracy (the paper), or its mean with accuracy among all classes."""
-    base_drop_limit: float | None = Field(0.005, ge=0)
-    """By how much a chosen ε may lower accuracy of base images among base classes; null: by any. It counts
-    where ε and balance are found together on validation classes: not with ``balance`` base or off."""
-    balance: Literal["auto", "validation", "base", "off"] = "auto"
-    """Where the constant that puts novel scores on a par with base scores is found: on validation classes, on
-    held-out images of base classes that play novel, or nowhere (off, the paper). auto: the first there is."""
-    refine_base: bool = True
-    """Whether base weights move as well (the paper), or stay as learned."""
-    refinements: int = Field(1, ge=1)
-    """Refinement steps (the paper: 1)."""
 
 
 class MetaRecipe(Config):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.episodes import Episodes
-from wdae.evaluation.protocol import take_rows
+from wdae.episodes import Episodes, take_rows
 from wdae.methods.learned import StepLosses, TrainingBatch
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.fused_loss import Head, head_losses

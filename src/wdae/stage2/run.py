@@ -15,9 +15,8 @@ from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import MissingExtraError
 from wdae.evaluation.html import write_report
 from wdae.evaluation.measure import compare
-from wdae.evaluation.protocol import base_classes, gather_support
 from wdae.evaluation.table import ResultTable
-from wdae.methods.base import Method
+from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE

@@ -13,7 +13,7 @@ from wdae.bank import ClassSet, FeatureBank
 from wdae.bank.encoding import blocks, decode
 from wdae.errors import EpisodeError
 from wdae.evaluation.nearest_mean import nearest_mean_accuracy
-from wdae.evaluation.protocol import base_classes
+from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace, powered
 from wdae.parts import Part

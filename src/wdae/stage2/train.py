@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from wdae.bank import FeatureBank
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError, RunError
-from wdae.evaluation.protocol import base_classes, few_way
+from wdae.evaluation.protocol import few_way
 from wdae.methods import LearnedMethod, Method, StepLosses
+from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.parts import Part
 from wdae.runs.interrupt import held_interrupts

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.backbones import Backbone
+from wdae.backbones.base import Backbone
 from wdae.data.augment import AugmentConfig, Draws, apply_augment, prepare, sample_augment
-from wdae.nn.cosine import unit
 
 Views = Callable[[Tensor, int], Iterator[Tensor]]
 """A batch of pictures and its place among all of them, to what the backbone is to see of it, one by one."""
@@ -102,7 +102,7 @@ def _features(
 
 def mean_view(views: Sequence[Tensor]) -> Tensor:
     """One view's features as the backbone gives them; of several views, the mean of unit-length features."""
-    return views[0] if len(views) == 1 else torch.stack([unit(view) for view in views]).mean(0)
+    return views[0] if len(views) == 1 else torch.stack([F.normalize(view, dim=-1) for view in views]).mean(0)
 
 
 def eager_features(backbone: Backbone, images: Tensor) -> Tensor:
