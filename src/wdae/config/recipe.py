@@ -1,4 +1,4 @@
-"""Typed recipes: YAML in, every key checked, all faults told at once.
+"""Typed recipes: YAML in, every key checked, all faults named at once.
 
 A command's recipe is a subclass of :class:`Config` beside its code, in a module that does not import torch
 (``--help`` lists its keys and must be quick). Descriptions are the strings below the fields:
@@ -30,8 +30,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wdae.config import faults as recipe_faults
-from wdae.config import text as recipe_text
+from wdae.config.inheritance import read
 from wdae.config.keys import describe
+from wdae.config.text import Text, write
 from wdae.errors import RecipeError
 
 __all__ = ["Config", "Field", "dump", "load"]
@@ -49,7 +50,7 @@ T = TypeVar("T", bound=Config)
 
 
 def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = None) -> T:
-    """Read a recipe: defaults, then the file, then the overrides.
+    """Read a recipe: defaults, then the file with what it ``extends``, then the overrides.
 
     Args:
         cls: the recipe's class.
@@ -60,7 +61,7 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
         RecipeError: naming every unknown key, wrong type and value out of range at once.
     """
     name = "the recipe" if path is None else str(path)
-    text = recipe_text.Text({}, {}, []) if path is None else recipe_text.parse(_read(path), name)
+    text = Text({}, {}, []) if path is None else read(path)
     given: set[tuple[str, ...]] = set()
     faults = list(text.faults)
     for key in describe(cls, groups=True):
@@ -82,8 +83,8 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
     def where(loc: tuple[str, ...]) -> str:
         if path is None or any(loc[:n] in given for n in range(1, len(loc) + 1)):
             return ""
-        line = next((text.lines[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in text.lines), None)
-        return "" if line is None else f"line {line}: "
+        place = next((text.places[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in text.places), None)
+        return "" if place is None else f"{place}: "
 
     recipe, errors = _validate(cls, text.data)
     faults += recipe_faults.sentences(errors, describe(cls, groups=True), where)
@@ -95,17 +96,7 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
 
 def dump(config: Config) -> str:
     """The recipe as YAML, every key written out; :func:`load` reads it back to an equal recipe."""
-    data = _data(config.model_dump())
-    return recipe_text.write(data)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecipeError(f"no recipe at {path}; give the path of a YAML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"cannot read the recipe {path}: {error}; give a YAML file in UTF-8") from None
+    return write(_data(config.model_dump()))
 
 
 def _has(data: Any, keys: tuple[str, ...]) -> bool:

@@ -63,10 +63,10 @@ _Dumper.add_representer(str, _represent_text)
 
 @dataclass(frozen=True)
 class Text:
-    """A parsed recipe: its data, the line of each key (counted from 1), and faults seen while parsing."""
+    """A parsed recipe: its data, the place of each key (``line 3``), and faults seen while parsing."""
 
     data: dict[str, Any]
-    lines: dict[Path_, int]
+    places: dict[Path_, str]
     faults: list[str]
 
 
@@ -100,25 +100,23 @@ def parse(text: str, name: str) -> Text:
         raise RecipeError(
             f"{name}: a recipe is a list of 'key: value' lines; this file holds one {kind(data)}"
         )
-    lines: dict[Path_, int] = {}
+    places: dict[Path_, str] = {}
     faults: list[str] = []
-    _walk(node, (), lines, faults)
-    return Text(data, lines, faults)
+    _walk(node, (), places, faults)
+    return Text(data, places, faults)
 
 
-def _walk(node: Any, path: Path_, lines: dict[Path_, int], faults: list[str]) -> None:
+def _walk(node: Any, path: Path_, places: dict[Path_, str], faults: list[str]) -> None:
     """Note the line of every key under a node, and every key that stands there twice."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         inner = (*path, str(key.value))
-        line = key.start_mark.line + 1
-        if inner in lines:
-            faults.append(
-                f"line {line}: key '{'.'.join(inner)}' is given twice (first on line {lines[inner]})"
-            )
-        lines[inner] = line
-        _walk(value, inner, lines, faults)
+        place = f"line {key.start_mark.line + 1}"
+        if inner in places:
+            faults.append(f"{place}: key '{'.'.join(inner)}' is given twice (first on {places[inner]})")
+        places[inner] = place
+        _walk(value, inner, places, faults)
 
 
 def write(data: dict[str, Any]) -> str:
