@@ -15,9 +15,9 @@ from wdae.methods.baselines.hallucinate import grow
 from wdae.methods.baselines.lwof import LwofAttention
 from wdae.methods.baselines.prototypical import Prototypical
 from wdae.methods.learned import LearnedMethod
-from wdae.nn.context import SetContext
+from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import unit
-from wdae.nn.descent import descend
+from wdae.nn.inner_loop import gradient_steps
 from wdae.parts import Part
 
 E, N, n, K, D = 3, 7, 4, 2, 10
@@ -114,7 +114,7 @@ def test_matching_is_a_mean_of_labels() -> None:
 
 
 def test_the_context_reads_a_set() -> None:
-    context = SetContext(D, 6, generator=torch.Generator().manual_seed(0))
+    context = AttentionLSTM(D, 6, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(context.expand.weight, generator=torch.Generator().manual_seed(1))
     members = randn(E, 6, D, seed=3)
     with torch.no_grad():
@@ -130,7 +130,9 @@ def test_first_and_second_order_take_the_same_steps_and_differ_in_gradients() ->
     ends, grads = [], []
     for second_order in (False, True):
         leaf = start.clone().requires_grad_()
-        (end,) = descend(lambda x: (x**4).sum(), [leaf], [rate] * 3, training=True, second_order=second_order)
+        (end,) = gradient_steps(
+            lambda x: (x**4).sum(), [leaf], [rate] * 3, training=True, second_order=second_order
+        )
         ends.append(end.detach())
         grads.append(torch.autograd.grad(end.sum(), leaf)[0])
     torch.testing.assert_close(ends[0], ends[1])

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from wdae.nn import stage2_losses, unit
-from wdae.nn.fused_loss import Head, head_losses
+from wdae.nn.fused_loss import FusedLossInputs, fused_loss
 from wdae.nn.layers import LastUpdate
 
 E, N, Q, D = 7, 5, 6, 8
 
 
-def inputs(dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor, Head]:
+def inputs(dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor, FusedLossInputs]:
     source = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -22,10 +22,10 @@ def inputs(dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, T
     mapped, scale = normal(E, N, 2 * D).requires_grad_(), torch.tensor(7.0, dtype=dtype, requires_grad=True)
     weights, targets, queries = unit(normal(E, N, D)), unit(normal(E, N, D)), unit(normal(E, Q, D))
     labels = torch.randint(0, N, (E, Q), generator=source)
-    return mapped, scale, Head(weights, targets, queries, labels)
+    return mapped, scale, FusedLossInputs(weights, targets, queries, labels)
 
 
-def one_by_one(mapped: Tensor, scale: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+def one_by_one(mapped: Tensor, scale: Tensor, head: FusedLossInputs) -> tuple[Tensor, Tensor]:
     restored = LastUpdate([D], D).activate(head.weights, mapped)
     losses = stage2_losses(restored, head.targets, head.queries, head.labels, scale)
     accuracy = (losses.scores.argmax(-1) == head.labels).to(mapped.dtype).mean()
@@ -40,8 +40,10 @@ def test_values_and_gradients(
 ) -> None:
     monkeypatch.setattr("wdae.nn.fused_loss._EPISODES", at_once)
     mapped, scale, head = inputs()
-    head = Head(head.weights, head.targets, head.queries, head.labels, reconstruction, classification)
-    total, values = head_losses(mapped, scale, head)
+    head = FusedLossInputs(
+        head.weights, head.targets, head.queries, head.labels, reconstruction, classification
+    )
+    total, values = fused_loss(mapped, scale, head)
     expected, expected_values = one_by_one(mapped, scale, head)
     # cross-entropy in stage2_losses is float32 whatever comes in
     torch.testing.assert_close(total, expected.double(), rtol=1e-6, atol=1e-6)
@@ -54,13 +56,13 @@ def test_values_and_gradients(
 
 def test_against_finite_differences() -> None:
     mapped, scale, head = inputs()
-    assert torch.autograd.gradcheck(lambda m, s: head_losses(m, s, head)[0], (mapped, scale))
+    assert torch.autograd.gradcheck(lambda m, s: fused_loss(m, s, head)[0], (mapped, scale))
 
 
 def test_inputs_stay_as_they_are_and_values_carry_no_gradient() -> None:
     mapped, scale, head = inputs(torch.float32)
     before = [x.detach().clone() for x in (mapped, head.weights, head.targets, head.queries)]
-    total, values = head_losses(mapped, scale, head)
+    total, values = fused_loss(mapped, scale, head)
     assert total.requires_grad
     assert not values.requires_grad
     for x, y in zip((mapped, head.weights, head.targets, head.queries), before, strict=True):
@@ -71,8 +73,8 @@ def test_bfloat16_products() -> None:
     """As in training: the map and the queries in bfloat16, everything else in float32."""
     mapped, scale, head = inputs(torch.float32)
     rough = mapped.detach().bfloat16().requires_grad_()
-    head16 = Head(head.weights, head.targets, head.queries.bfloat16(), head.labels)
-    total, _ = head_losses(rough, scale, head16)
+    head16 = FusedLossInputs(head.weights, head.targets, head.queries.bfloat16(), head.labels)
+    total, _ = fused_loss(rough, scale, head16)
     expected, _ = one_by_one(mapped, scale, head)
     assert total.dtype == torch.float32
     torch.testing.assert_close(total, expected, rtol=2e-2, atol=0)
@@ -89,7 +91,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             mapped, scale, head = inputs(torch.float32)
-            total, values = head_losses(mapped, scale, head)
+            total, values = fused_loss(mapped, scale, head)
             results.append([total, values, *torch.autograd.grad(total, [mapped, scale])])
     finally:
         torch.set_num_threads(before)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from wdae.nn import build_graph, edge_norm, unit
 from wdae.nn.graph import ClassGraph
 from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout
-from wdae.nn.sparse_dropout import sample_groups
-from wdae.nn.split_linear import PartedLinear, part_scales
+from wdae.nn.sparse_dropout import sample_group_survivors
+from wdae.nn.split_linear import SplitLinear, part_scales
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -121,7 +121,7 @@ def test_message_with_sparse_dropout() -> None:
     theirs = copy.deepcopy(message)
     ours = message(parts, graph.neighbours, graph.strengths, generator(4))
     E, N, J = graph.neighbours.shape
-    (kept,) = sample_groups(E, N * J * H, p, generator(4))  # so few episodes are one group
+    (kept,) = sample_group_survivors(E, N * J * H, p, generator(4))  # so few episodes are one group
     mask = torch.zeros(J, E, N, H)
     mask.view(-1)[kept] = 1 / (1 - p)
     mask = mask.permute(1, 2, 0, 3).contiguous()
@@ -204,7 +204,7 @@ def test_parted_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -
     """Values and gradients, where the first parts need none (as the input weights) or all do."""
     parts, _ = state([6, 5, 4])
     parts = [part.detach().requires_grad_(k >= fixed) for k, part in enumerate(parts)]
-    linear = shaken(PartedLinear([6, 5, 4], 7, bias))
+    linear = shaken(SplitLinear([6, 5, 4], 7, bias))
     scales = [0.5, 1.0, 2.0]
     ours = linear.apply_parts(parts, scales)
     joined = torch.cat([s * part for s, part in zip(scales, parts, strict=True)], dim=-1)
@@ -219,7 +219,7 @@ def test_parted_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -
 def test_parted_linear_under_autocast() -> None:
     """Products in bfloat16, gradients in the dtypes of what they belong to."""
     parts, _ = state([6, 5])
-    linear = shaken(PartedLinear([6, 5], 7))
+    linear = shaken(SplitLinear([6, 5], 7))
     exact = linear.apply_parts(parts, [1.0, 0.5])
     with torch.autocast("cpu", torch.bfloat16):
         rough = linear.apply_parts([parts[0].bfloat16(), parts[1]], [1.0, 0.5])

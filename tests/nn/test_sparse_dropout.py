@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.nn.sparse_dropout import groups, kept_messages, sample_groups, sample_kept
+from wdae.nn.sparse_dropout import groups, sample_group_survivors, sample_survivors, sparse_messages
 
 
 def generator(seed: int) -> torch.Generator:
@@ -20,14 +20,14 @@ def generator(seed: int) -> torch.Generator:
 @pytest.mark.parametrize("n", [1, 2, 17, 1000, 50_000])
 def test_positions_ascend_and_stay_below_n(n: int, p: float) -> None:
     for seed in range(20):
-        kept = sample_kept(n, p, generator(seed))
+        kept = sample_survivors(n, p, generator(seed))
         assert kept.dtype == torch.int64
         assert bool((kept.diff() > 0).all())
         assert not len(kept) or (int(kept[0]) >= 0 and int(kept[-1]) < n)
 
 
 def test_the_same_generator_gives_the_same_positions() -> None:
-    first, again, other = (sample_kept(5000, 0.9, generator(seed)) for seed in (1, 1, 2))
+    first, again, other = (sample_survivors(5000, 0.9, generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -36,7 +36,7 @@ def test_the_same_generator_gives_the_same_positions() -> None:
 def test_share_kept(p: float) -> None:
     """The number kept is binomial: mean n(1 - p), variance n p (1 - p)."""
     n, runs = 20_000, 400
-    counts = torch.tensor([float(len(sample_kept(n, p, generator(s)))) for s in range(runs)]).double()
+    counts = torch.tensor([float(len(sample_survivors(n, p, generator(s)))) for s in range(runs)]).double()
     deviation = math.sqrt(n * p * (1 - p))
     assert abs(float(counts.mean()) - n * (1 - p)) < 4 * deviation / math.sqrt(runs)
     assert float(counts.std()) == pytest.approx(deviation, rel=4 / math.sqrt(2 * runs))
@@ -49,7 +49,7 @@ def test_every_position_is_as_likely() -> None:
     counts = torch.zeros(n)
     together = 0
     for _ in range(runs):
-        kept = sample_kept(n, p, source)
+        kept = sample_survivors(n, p, source)
         counts[kept] += 1
         together += int(len(kept) and bool(torch.isin(torch.tensor([7, 8]), kept).all()))
     expected = runs * (1 - p)
@@ -61,7 +61,7 @@ def test_every_position_is_as_likely() -> None:
 
 def test_gaps_are_geometric_and_independent() -> None:
     p = 0.9
-    gaps = sample_kept(2_000_000, p, generator(3)).diff().double()
+    gaps = sample_survivors(2_000_000, p, generator(3)).diff().double()
     expected = [len(gaps) * (1 - p) * p ** (g - 1) for g in range(1, 31)]
     counts = [int((gaps == g).sum()) for g in range(1, 31)]
     chi_square = sum((c - e) ** 2 / e for c, e in zip(counts, expected, strict=True))
@@ -109,10 +109,10 @@ def test_messages_and_gradients_of_a_given_mask(
     nodes = torch.randn(E, N, H, dtype=torch.float64, generator=source).requires_grad_()
     strengths = torch.rand(E, N, J, dtype=torch.float64, generator=source)
     neighbours = torch.stack([torch.randperm(N, generator=source)[:J] for _ in range(E * N)]).view(E, N, J)
-    kept = sample_groups(E, N * J * H, p, source)
+    kept = sample_group_survivors(E, N * J * H, p, source)
     assert 0 < sum(map(len, kept)) < E * N * J * H
 
-    ours = kept_messages(nodes, strengths, neighbours, kept, p, slope)
+    ours = sparse_messages(nodes, strengths, neighbours, kept, p, slope)
     theirs = dense(nodes, strengths, neighbours, as_mask(kept, (E, N, J, H), p), slope)
     torch.testing.assert_close(ours, theirs)
     up = torch.randn(E, N, H, dtype=torch.float64, generator=source)
@@ -120,7 +120,7 @@ def test_messages_and_gradients_of_a_given_mask(
         torch.autograd.grad((ours * up).sum(), nodes), torch.autograd.grad((theirs * up).sum(), nodes)
     )
     assert torch.autograd.gradcheck(
-        lambda x: kept_messages(x, strengths, neighbours, kept, p, slope), (nodes,)
+        lambda x: sparse_messages(x, strengths, neighbours, kept, p, slope), (nodes,)
     )
 
 
@@ -133,7 +133,7 @@ def test_groups_draw_apart_from_each_other_and_from_the_threads(monkeypatch: pyt
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            draws.append(sample_groups(7, 1000, 0.9, generator(5)))
+            draws.append(sample_group_survivors(7, 1000, 0.9, generator(5)))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -141,5 +141,5 @@ def test_groups_draw_apart_from_each_other_and_from_the_threads(monkeypatch: pyt
         assert all(torch.equal(a, b) for a, b in zip(draws[0], again, strict=True))
     first, second, _ = draws[0]
     assert not torch.equal(first, second)
-    other = sample_groups(7, 1000, 0.9, generator(6))
+    other = sample_group_survivors(7, 1000, 0.9, generator(6))
     assert not torch.equal(first, other[0])

@@ -20,7 +20,7 @@ _EPISODES = 2  # at once on a core
 
 
 @dataclass(frozen=True)
-class Head:
+class FusedLossInputs:
     """What the losses of E episodes are computed from.
 
     Shapes: weights w̃ ``[E, N, D]``; targets, unit rows, ``[E, N, D]``; queries, unit rows, ``[E, Q, D]``, in
@@ -36,19 +36,19 @@ class Head:
     classification: float = 1.0
 
 
-class _Head(torch.autograd.Function):
+class _FusedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mapped: Tensor, scale: Tensor, head: Head) -> tuple[Tensor, Tensor]:
-        E, N, D = head.weights.shape
-        Q = head.labels.shape[1]
+    def forward(ctx: Any, mapped: Tensor, scale: Tensor, inputs: FusedLossInputs) -> tuple[Tensor, Tensor]:
+        E, N, D = inputs.weights.shape
+        Q = inputs.labels.shape[1]
         gamma = float(scale)
-        per_class, per_query = head.reconstruction * 2 / (E * N), head.classification / (E * Q)
+        per_class, per_query = inputs.reconstruction * 2 / (E * N), inputs.classification / (E * Q)
         grad = torch.empty_like(mapped)
 
         def some(start: int) -> Tensor:
             part = slice(start, start + _EPISODES)
-            weights, targets, queries = head.weights[part], head.targets[part], head.queries[part]
-            labels = head.labels[part].unsqueeze(-1)
+            weights, targets, queries = inputs.weights[part], inputs.targets[part], inputs.queries[part]
+            labels = inputs.labels[part].unsqueeze(-1)
             delta, gate = mapped[part].to(weights.dtype).chunk(2, dim=-1)
             inverse = vector_length(delta).reciprocal_().unsqueeze(-1)
             direction = delta * inverse
@@ -80,7 +80,7 @@ class _Head(torch.autograd.Function):
         sums = torch.stack(side_by_side(some, range(0, E, _EPISODES))).sum(0)
         reconstruction, classification, accuracy = sums[0] / (E * N), sums[1] / (E * Q), sums[2] / (E * Q)
         ctx.save_for_backward(grad, sums[3].to(scale.dtype))
-        total = head.reconstruction * reconstruction + head.classification * classification
+        total = inputs.reconstruction * reconstruction + inputs.classification * classification
         values = torch.stack([reconstruction, classification, accuracy])
         ctx.mark_non_differentiable(values)
         return total, values
@@ -92,13 +92,13 @@ class _Head(torch.autograd.Function):
         return grad * up.to(grad.dtype), g_scale * up, None
 
 
-def head_losses(mapped: Tensor, scale: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+def fused_loss(mapped: Tensor, scale: Tensor, inputs: FusedLossInputs) -> tuple[Tensor, Tensor]:
     """The loss of eq. 6, and ``[3]`` values without gradient: both terms unweighted, the accuracy.
 
     Args:
         mapped: ``C [h; m] + c`` of the last layer ``[E, N, 2D]``.
         scale: γ.
-        head: everything that does not learn.
+        inputs: everything that does not learn.
     """
-    total, values = _Head.apply(mapped, scale, head)
+    total, values = _FusedLoss.apply(mapped, scale, inputs)
     return total, values

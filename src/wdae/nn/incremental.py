@@ -28,7 +28,7 @@ _ROUND = 64  # numbers of rows are multiples of it
 
 
 @dataclass(frozen=True)
-class _SplitLinear:
+class _FoldedLinear:
     """A linear map split by input: from the weight w; from the rest, ``[u_1; u_2; ...; m]``, in one block."""
 
     from_weight: Tensor
@@ -36,10 +36,10 @@ class _SplitLinear:
     from_rest: Tensor | None
 
     @staticmethod
-    def of(blocks: Sequence[Tensor], bias: Tensor, dtype: torch.dtype) -> _SplitLinear:
+    def of(blocks: Sequence[Tensor], bias: Tensor, dtype: torch.dtype) -> _FoldedLinear:
         """Blocks of columns, one a part of the input, the weight's first."""
         rest = torch.cat(list(blocks[1:]), dim=1).to(dtype) if len(blocks) > 1 else None
-        return _SplitLinear(blocks[0].to(dtype), bias.to(dtype), rest)
+        return _FoldedLinear(blocks[0].to(dtype), bias.to(dtype), rest)
 
     def share(self, weights: Tensor) -> Tensor:
         """What the weights contribute."""
@@ -57,9 +57,9 @@ class _SplitLinear:
 class _LayerState:
     """One layer's maps, and what base classes alone give: shares of w ``[N, ·]``, nodes ``[N, H]``."""
 
-    update: _SplitLinear
+    update: _FoldedLinear
     update_share: Tensor
-    message: _SplitLinear | None = None
+    message: _FoldedLinear | None = None
     message_share: Tensor | None = None
     nodes: Tensor | None = None
 
@@ -162,13 +162,13 @@ class BaseState:
         if isinstance(layer.update, HiddenUpdate):
             gain, bias = fold_batch_norm(layer.update.norm)
             blocks = [gain[:, None] * b for b in blocks]
-        update = _SplitLinear.of(blocks, bias, self.dtype)
+        update = _FoldedLinear.of(blocks, bias, self.dtype)
         if layer.message is None:
             return _LayerState(update, update.share(weights))
         gain, shift = layer.message.fold()
         linear = layer.message.linear
         folded = [gain[:, None] * b for b in linear.blocks(scales)]
-        message = _SplitLinear.of(folded, linear.bias * gain + shift, self.dtype)
+        message = _FoldedLinear.of(folded, linear.bias * gain + shift, self.dtype)
         share = message.share(weights)
         nodes = message.add_rest(share.clone(), hidden)
         return _LayerState(update, update.share(weights), message, share, nodes)

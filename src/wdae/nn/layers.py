@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from wdae.nn.cosine import unit, vector_length
 from wdae.nn.edge_norm import edge_norm
-from wdae.nn.sparse_dropout import kept_messages, sample_groups, sample_kept
-from wdae.nn.split_linear import PartedLinear, part_scales
+from wdae.nn.sparse_dropout import sample_group_survivors, sample_survivors, sparse_messages
+from wdae.nn.split_linear import SplitLinear, part_scales
 from wdae.runtime.cores import in_pieces
 
 SLOPE = 0.01  # of every LeakyReLU
@@ -31,7 +31,7 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
         return F.dropout(x, p)
     if p >= SPARSE_DROPOUT and x.device.type == "cpu":  # a few draws for those kept, not one for each
         mask = torch.zeros_like(x).view(-1)
-        mask[sample_kept(mask.numel(), p, generator)] = 1.0 / (1.0 - p)
+        mask[sample_survivors(mask.numel(), p, generator)] = 1.0 / (1.0 - p)
         return x * mask.view_as(x)
     mask = torch.empty_like(x).bernoulli_(1.0 - p, generator=generator)
     return x * (mask / (1.0 - p))
@@ -59,7 +59,7 @@ class PairwiseMessage(nn.Module):
 
     def __init__(self, sizes: Sequence[int], hidden: int, dropout: float) -> None:
         super().__init__()
-        self.linear = PartedLinear(sizes, hidden)
+        self.linear = SplitLinear(sizes, hidden)
         self.norm = nn.BatchNorm1d(hidden)
         self.dropout = dropout
 
@@ -114,8 +114,8 @@ class PairwiseMessage(nn.Module):
         H = nodes.shape[-1]
         p = self.dropout if self.training else 0.0
         if p >= SPARSE_DROPOUT and in_pieces(nodes):
-            kept = sample_groups(E, N * J * H, p, generator)
-            return kept_messages(nodes, strengths, neighbours, kept, p, SLOPE)
+            kept = sample_group_survivors(E, N * J * H, p, generator)
+            return sparse_messages(nodes, strengths, neighbours, kept, p, SLOPE)
         offsets = N * torch.arange(E, device=neighbours.device)
         rows = neighbours + offsets[:, None, None]  # [E, N, J] into [E·N]
         sent = nodes.reshape(-1, H)[rows]  # [E, N, J, H]
@@ -128,7 +128,7 @@ class HiddenUpdate(nn.Module):
 
     def __init__(self, sizes: Sequence[int], hidden: int, dropout: float) -> None:
         super().__init__()
-        self.linear = PartedLinear(sizes, hidden, bias=False)
+        self.linear = SplitLinear(sizes, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden)
         self.dropout = dropout
 
@@ -146,7 +146,7 @@ class LastUpdate(nn.Module):
 
     def __init__(self, sizes: Sequence[int], dim: int) -> None:
         super().__init__()
-        self.linear = PartedLinear(sizes, 2 * dim)
+        self.linear = SplitLinear(sizes, 2 * dim)
 
     def forward(self, weights: Tensor, parts: Sequence[Tensor], message: Tensor | None) -> Tensor:
         """Shapes: weights w̃ ``[E, N, D]``, parts ``[E, N, size_k]``, message ``[E, N, H]`` or None (MLP)."""

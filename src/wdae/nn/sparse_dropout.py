@@ -20,7 +20,7 @@ from wdae.runtime.randomness import derive_seed
 _GROUP = 1 << 20  # components of a group of episodes; part of what a seed means
 
 
-def sample_kept(n: int, p: float, generator: torch.Generator | None) -> Tensor:
+def sample_survivors(n: int, p: float, generator: torch.Generator | None) -> Tensor:
     """Positions in ``0..n-1``, ascending, each kept independently with probability ``1 - p``.
 
     The gaps between the successes of coin flips are geometric, so the positions are a running sum of
@@ -47,21 +47,21 @@ def groups(n_episodes: int, components: int) -> list[slice]:
     return [slice(start, min(start + size, n_episodes)) for start in range(0, n_episodes, size)]
 
 
-def sample_groups(
+def sample_group_survivors(
     n_episodes: int, components: int, p: float, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """:func:`sample_kept` for each group of episodes, from a seed that the generator gives."""
+    """:func:`sample_survivors` for each group of episodes, from a seed that the generator gives."""
     seed = int(torch.randint(1 << 62, (), generator=generator))
 
     def draw(numbered: tuple[int, slice]) -> Tensor:
         number, group = numbered
         own = torch.Generator().manual_seed(derive_seed(seed, number))
-        return sample_kept((group.stop - group.start) * components, p, own)
+        return sample_survivors((group.stop - group.start) * components, p, own)
 
     return side_by_side(draw, list(enumerate(groups(n_episodes, components))))
 
 
-class _KeptMessages(torch.autograd.Function):
+class _SparseMessages(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -118,7 +118,7 @@ class _KeptMessages(torch.autograd.Function):
         return out, None, None, None, None, None
 
 
-def kept_messages(
+def sparse_messages(
     nodes: Tensor, strengths: Tensor, neighbours: Tensor, kept: list[Tensor], p: float, slope: float
 ) -> Tensor:
     """``m_i = Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))`` with the kept components given.
@@ -127,5 +127,5 @@ def kept_messages(
         nodes ``[E, N, H]``, strengths and neighbours ``[E, N, J]``, kept: for each of :func:`groups`,
         positions in its ``[J, episodes, N, H]`` flattened → ``[E, N, H]``.
     """
-    result: Tensor = _KeptMessages.apply(nodes, strengths, neighbours, kept, p, slope)
+    result: Tensor = _SparseMessages.apply(nodes, strengths, neighbours, kept, p, slope)
     return result

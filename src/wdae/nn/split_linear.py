@@ -75,7 +75,7 @@ class _JoinedLinear(torch.autograd.Function):
         return g_weight, g_bias, None, *g_parts
 
 
-class PartedLinear(nn.Linear):
+class SplitLinear(nn.Linear):
     """A linear map of a concatenation of parts.
 
     Args:

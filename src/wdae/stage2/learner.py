@@ -9,7 +9,7 @@ from wdae.bank import ClassSet
 from wdae.episodes import Episodes, take_rows
 from wdae.methods.learned import StepLosses, TrainingBatch
 from wdae.nn.denoiser import Denoiser
-from wdae.nn.fused_loss import Head, head_losses
+from wdae.nn.fused_loss import FusedLossInputs, fused_loss
 from wdae.nn.generate import novel_estimate
 from wdae.nn.graph import build_graph
 from wdae.nn.losses import stage2_losses
@@ -102,7 +102,7 @@ class Learner(nn.Module):
 
     def _on_cpu(self, mapped: Tensor, weights: Tensor, targets: Tensor, batch: TrainingBatch) -> StepLosses:
         """The same, from the last layer's map on."""
-        head = Head(
+        inputs = FusedLossInputs(
             weights,
             targets,
             batch.queries,
@@ -111,5 +111,5 @@ class Learner(nn.Module):
             float(self.classification_loss),
         )
         scale = self.scale if self.classification_loss else self.scale.detach()
-        total, values = head_losses(mapped, scale, head)
+        total, values = fused_loss(mapped, scale, inputs)
         return StepLosses(total, *values)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.maps import identity_map, masked_mean
+from wdae.nn.linear import identity_linear, masked_mean
 
 
 class Activations(LearnedMethod):
@@ -29,7 +29,7 @@ class Activations(LearnedMethod):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.predict = identity_map(setting.dim, bias=True)
+        self.predict = identity_linear(setting.dim, bias=True)
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Cosine with the predicted weights."""

@@ -15,7 +15,7 @@ from wdae.methods.baselines.hallucinate import grow, most_per_shot
 from wdae.methods.baselines.logistic import fit_logistic
 from wdae.methods.learned import LearnedMethod, Random, Setting, StepLosses, TrainingBatch
 from wdae.nn.cosine import cosine_scores, unit
-from wdae.nn.maps import mlp
+from wdae.nn.linear import mlp
 
 
 class LogisticRegressionH(LearnedMethod):

@@ -11,8 +11,8 @@ from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
 from wdae.methods.examples import examples_of
 from wdae.nn.cosine import cosine_scores, unit
-from wdae.nn.descent import descend, support_loss
 from wdae.nn.generate import novel_estimate
+from wdae.nn.inner_loop import gradient_steps, support_loss
 from wdae.runtime.precision import full_precision
 
 
@@ -58,5 +58,5 @@ class FineTune(Method):
                 scores = scores if fixed is None else torch.cat([fixed, scores], dim=-1)
                 return support_loss(scores, targets, examples.weight)
 
-            (novel,) = descend(loss, [start], [self.rate] * self.n_steps)
+            (novel,) = gradient_steps(loss, [start], [self.rate] * self.n_steps)
         return WeightScorer(novel, known, base.scale)

@@ -15,7 +15,7 @@ from wdae.methods.baselines.principal import start_along_principal
 from wdae.methods.examples import examples_of
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.maps import linear, mlp, projection
+from wdae.nn.linear import linear, mlp, orthogonal_linear
 
 
 class Adjacency(nn.Module):
@@ -64,7 +64,7 @@ class GraphNetwork(LearnedMethod):
         super().__init__(setting)
         self.scale.requires_grad_(False)  # the adjacencies have strengths of their own
         size, generator = min(hidden, setting.dim), setting.generator
-        self.embed = projection(setting.dim, size, generator)
+        self.embed = orthogonal_linear(setting.dim, size, generator)
         self.first = Adjacency(size, 32, setting.scale / 2, generator)
         self.append = linear(2 * size, added, generator)
         self.last = Adjacency(size + added, 32, setting.scale / 2, generator)

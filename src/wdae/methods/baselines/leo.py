@@ -21,8 +21,8 @@ from wdae.methods.learned import (
     episode_inputs,
 )
 from wdae.nn.cosine import unit
-from wdae.nn.descent import descend, support_loss
-from wdae.nn.maps import mlp, projection
+from wdae.nn.inner_loop import gradient_steps, support_loss
+from wdae.nn.linear import mlp, orthogonal_linear
 from wdae.runtime.precision import full_precision
 
 
@@ -67,7 +67,7 @@ class Leo(LearnedMethod):
         self.orthogonality_weight = orthogonality_weight
         dim, scale, generator = setting.dim, setting.scale, setting.generator
         latent = min(latent, dim)
-        self.encode = projection(dim, latent, generator)
+        self.encode = orthogonal_linear(dim, latent, generator)
         self.relate = mlp([2 * latent, 2 * latent, 2 * latent], generator, zero_last=True)
         self.decode = nn.Linear(latent, 2 * dim, bias=False)
         with torch.no_grad():
@@ -110,9 +110,9 @@ class Leo(LearnedMethod):
                 return support_loss(scores, examples.targets, examples.weight)
 
             rates = [self.log_rate.exp()] * self.n_steps
-            (codes,) = descend(lambda z: loss(weights(z)), [start], rates, training=self.training)
+            (codes,) = gradient_steps(lambda z: loss(weights(z)), [start], rates, training=self.training)
             rates = [self.log_fine_rate.exp()] * self.n_fine_steps
-            (rows,) = descend(loss, [weights(codes)], rates, training=self.training)
+            (rows,) = gradient_steps(loss, [weights(codes)], rates, training=self.training)
             penalty = self._penalty(mean, log_spread, start, codes)
         scorer = LinearScorer(rows, None, self.scale)
         return lambda queries: scorer(unit(queries)), penalty

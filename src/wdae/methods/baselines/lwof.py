@@ -11,7 +11,7 @@ from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.cosine import cosine_scores, unit
-from wdae.nn.maps import identity_map, masked_mean
+from wdae.nn.linear import identity_linear, masked_mean
 
 
 class LwofAverage(LearnedMethod):
@@ -56,7 +56,7 @@ class LwofAttention(LwofAverage):
         self.attention_gain = nn.Parameter(torch.full((setting.dim,), attention_gain))
         self.attention_scale = nn.Parameter(torch.tensor(attention_scale))
         self.keys = nn.Parameter(torch.randn(setting.n_base, setting.dim, generator=setting.generator))
-        self.query = identity_map(setting.dim, bias=True)
+        self.query = identity_linear(setting.dim, bias=True)
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
         """Keys at the mean features of the base classes."""

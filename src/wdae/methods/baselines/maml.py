@@ -11,8 +11,8 @@ from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer, examples_of
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.descent import descend, support_loss
-from wdae.nn.maps import identity_map, masked_mean
+from wdae.nn.inner_loop import gradient_steps, support_loss
+from wdae.nn.linear import identity_linear, masked_mean
 from wdae.runtime.precision import full_precision
 
 
@@ -48,7 +48,7 @@ class Maml(LearnedMethod):
     ) -> None:
         super().__init__(setting)
         self.from_means = from_means
-        self.embed = identity_map(setting.dim)
+        self.embed = identity_linear(setting.dim)
         self.gain = nn.Parameter(torch.ones(setting.dim))
         self.log_rates = nn.Parameter(torch.full((n_steps,), rate / setting.scale**2).log())
 
@@ -66,7 +66,7 @@ class Maml(LearnedMethod):
             if self.from_means:
                 shots = features.view(E, n, -1, D)
                 start = unit(masked_mean(shots, support.mask))
-            rows, bias, gain = descend(
+            rows, bias, gain = gradient_steps(
                 lambda *head: support_loss(scores(features, *head), examples.targets, examples.weight),
                 [
                     start,

@@ -10,9 +10,9 @@ from torch import Tensor
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.context import SetContext
+from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import cosine_scores, unit
-from wdae.nn.maps import identity_map
+from wdae.nn.linear import identity_linear
 
 
 class Matching(LearnedMethod):
@@ -42,8 +42,10 @@ class Matching(LearnedMethod):
         self, setting: Setting, full_context: bool = True, hidden: int = 64, sharpness: float = 0.25
     ) -> None:
         super().__init__(replace(setting, scale=sharpness * setting.scale))
-        self.embed = identity_map(setting.dim)
-        self.context = SetContext(setting.dim, hidden, generator=setting.generator) if full_context else None
+        self.embed = identity_linear(setting.dim)
+        self.context = (
+            AttentionLSTM(setting.dim, hidden, generator=setting.generator) if full_context else None
+        )
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Log-probability of each class: a soft maximum over its examples."""

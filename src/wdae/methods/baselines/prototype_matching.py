@@ -10,9 +10,9 @@ from torch import Tensor
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.baselines.hallucinate import grow, most_per_shot
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.context import SetContext
+from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import unit
-from wdae.nn.maps import masked_mean, mlp
+from wdae.nn.linear import masked_mean, mlp
 
 
 class PrototypeMatchingH(LearnedMethod):
@@ -44,7 +44,7 @@ class PrototypeMatchingH(LearnedMethod):
         self.wanted = wanted
         dim, generator = setting.dim, setting.generator
         self.network = mlp([dim + noise_dim, hidden, hidden, dim], generator, zero_last=True)
-        self.context = SetContext(dim, hidden, generator=generator)
+        self.context = AttentionLSTM(dim, hidden, generator=generator)
         self.register_buffer("noise", torch.randn(wanted, noise_dim, generator=generator))
 
     def make(self, shots: Tensor, noise: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.maps import identity_map, masked_mean
+from wdae.nn.linear import identity_linear, masked_mean
 
 
 class Prototypical(LearnedMethod):
@@ -36,7 +36,7 @@ class Prototypical(LearnedMethod):
     def __init__(self, setting: Setting, unit_length: bool = True) -> None:
         super().__init__(setting)
         self.unit_length = unit_length
-        self.embed = identity_map(setting.dim)
+        self.embed = identity_linear(setting.dim)
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Prototypes as a linear classifier: ``−‖f − p‖²/2`` is ``f·p − ‖p‖²/2`` but for a common term."""

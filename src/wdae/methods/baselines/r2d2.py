@@ -11,7 +11,7 @@ from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.examples import examples_of
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.maps import identity_map
+from wdae.nn.linear import identity_linear
 from wdae.nn.ridge import ridge
 
 
@@ -42,7 +42,7 @@ class R2D2(LearnedMethod):
         super().__init__(setting)
         if penalty < 0:
             raise ModelError(f"a ridge penalty is 0 or more, got penalty={penalty}")
-        self.embed = identity_map(setting.dim)
+        self.embed = identity_linear(setting.dim)
         self.log_penalty = torch.nn.Parameter(
             torch.tensor(penalty).log(), requires_grad=learn_penalty and penalty > 0
         )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting, StepLosses, TrainingBatch
 from wdae.nn.cosine import cosine_scores, unit
-from wdae.nn.maps import linear, masked_mean
+from wdae.nn.linear import linear, masked_mean
 
 
 class Relation(LearnedMethod):

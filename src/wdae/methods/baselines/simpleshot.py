@@ -11,7 +11,7 @@ from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
 from wdae.methods.learned import LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.maps import masked_mean
+from wdae.nn.linear import masked_mean
 
 
 class SimpleShot(LearnedMethod):

@@ -17,7 +17,7 @@ from wdae.methods.baselines.principal import start_along_principal
 from wdae.methods.examples import examples_of
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.maps import linear, projection
+from wdae.nn.linear import linear, orthogonal_linear
 
 State = tuple[Tensor, Tensor, Tensor]
 """Support ``[E, T, C]``, queries ``[E, Q, C]`` (each the end of the same sequence), mask ``[E, T]``.
@@ -114,7 +114,7 @@ class Snail(LearnedMethod):
         self.scale.requires_grad_(False)  # the last layer's own weights set the scale
         self.n_way = n_way
         generator = setting.generator
-        self.embed = projection(setting.dim, hidden, generator)
+        self.embed = orthogonal_linear(setting.dim, hidden, generator)
         depth = math.ceil(math.log2(n_way * n_shot + 1))
         size = hidden + n_way
         blocks: list[nn.Module] = []

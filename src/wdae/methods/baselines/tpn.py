@@ -13,7 +13,7 @@ from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import examples_of
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.maps import identity_map, mlp
+from wdae.nn.linear import identity_linear, mlp
 from wdae.runtime.precision import full_precision
 
 
@@ -57,7 +57,7 @@ class Propagation(LearnedMethod):
     ) -> None:
         super().__init__(replace(setting, scale=8.0))  # 1/σ², not a scale of scores
         self.n_neighbours, self.spread = n_neighbours, spread
-        self.embed = identity_map(setting.dim)
+        self.embed = identity_linear(setting.dim)
         self.log_sigma = mlp([setting.dim, hidden, 1], setting.generator, zero_last=True)
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-def identity_map(dim: int, bias: bool = False) -> nn.Linear:
+def identity_linear(dim: int, bias: bool = False) -> nn.Linear:
     """A linear map ``[..., D] → [..., D]`` that starts as the identity: learning begins at the features."""
     layer = nn.Linear(dim, dim, bias=bias)
     with torch.no_grad():
@@ -20,10 +20,10 @@ def identity_map(dim: int, bias: bool = False) -> nn.Linear:
     return layer
 
 
-def projection(dim: int, size: int, generator: torch.Generator | None = None) -> nn.Linear:
+def orthogonal_linear(dim: int, size: int, generator: torch.Generator | None = None) -> nn.Linear:
     """A linear map to another size that starts with orthonormal rows (or columns): lengths roughly stay.
 
-    >>> layer = projection(6, 3, torch.Generator().manual_seed(0))
+    >>> layer = orthogonal_linear(6, 3, torch.Generator().manual_seed(0))
     >>> torch.allclose(layer.weight @ layer.weight.T, 2 * torch.eye(3), atol=1e-5)
     True
     """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def descend(
+def gradient_steps(
     loss: Callable[..., Tensor],
     start: Sequence[Tensor],
     rates: Sequence[Tensor | float],

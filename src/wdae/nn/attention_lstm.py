@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from wdae.nn.maps import linear, projection
+from wdae.nn.linear import linear, orthogonal_linear
 
 
-class SetContext(nn.Module):
+class AttentionLSTM(nn.Module):
     """``f(z, S)`` of Vinyals 2016, appendix A.1: an LSTM that reads the support set by attention.
 
     Each step attends from its state to the set and goes on with what it read; the order of the set does not
@@ -26,7 +26,7 @@ class SetContext(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden, self.n_steps = hidden, n_steps
-        self.reduce = projection(dim, hidden, generator)
+        self.reduce = orthogonal_linear(dim, hidden, generator)
         self.gates = linear(3 * hidden, 4 * hidden, generator)
         self.expand = nn.Linear(hidden, dim, bias=False)
         nn.init.zeros_(self.expand.weight)
