@@ -30,7 +30,7 @@ from common import best_of, keep
 from wdae import WDAE, Denoiser, EpisodeSampler, EpisodeSpec, FeatureBank, Part, few_way
 from wdae.bank import ClassSet
 from wdae.bank.embedded import embedded_bank
-from wdae.runtime.allocator import keep_freed_memory
+from wdae.runtime.process import keep_freed_memory
 
 WAYS, QUERIES = 5, 15
 

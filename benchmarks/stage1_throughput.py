@@ -25,7 +25,7 @@ from wdae.runs.run import Run
 from wdae.runtime.distributed import Team, choose_device
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import Stage1Data
-from wdae.stage1.recogniser import build_recogniser
+from wdae.stage1.recognition_model import build_recognition_model
 from wdae.stage1.train import fast_arithmetic, train_stage1
 from wdae.stage1.validation import Labelled
 
@@ -67,7 +67,7 @@ def training(recipe: Path, changes: dict[str, Any], count: int, epochs: int, tea
 
 def extraction(recipe: Path, count: int, compiled: bool, team: Team) -> dict[str, Any]:
     config = load(Stage1Config, recipe, {"data.path": "drawn"})
-    model = build_recogniser(config.backbone, config.backbone_options, 64, seed=0).to(team.device)
+    model = build_recognition_model(config.backbone, config.backbone_options, 64, seed=0).to(team.device)
     backbone = model.channels_last().eval().backbone
     if compiled:
         model.compile_stages("default")

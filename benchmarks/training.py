@@ -17,8 +17,7 @@ import torch
 
 from common import keep
 from wdae import synthetic_bank
-from wdae.runtime.allocator import keep_freed_memory
-from wdae.runtime.waiting import BRIEFLY
+from wdae.runtime.process import SHORT_WAIT, keep_freed_memory
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.train import train
 
@@ -56,8 +55,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="the best counts: the others were disturbed")
     parser.add_argument("--batches", type=int, nargs="+", default=None)
     args = parser.parse_args()
-    if any(name not in os.environ for name in BRIEFLY):  # it counts from the start of a process
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | BRIEFLY)
+    if any(name not in os.environ for name in SHORT_WAIT):  # it counts from the start of a process
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | SHORT_WAIT)
     keep_freed_memory()
     gpu = args.gpu
     n_classes, hidden, dropout = (100, 1024, 0.7) if gpu else (64, 320, 0.95)

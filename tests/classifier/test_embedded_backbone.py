@@ -18,7 +18,8 @@ from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
-from wdae.extract.session import extract_session, pretrain_session
+from wdae.extract.run import run_extraction
+from wdae.stage1.run import run_pretraining
 
 SIDE = 16
 SMALL = {
@@ -67,10 +68,10 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     where = {"data.path": root / "data", "data.size": SIDE, "data.held_out": 4, "data.cache_dir": root / "c"}
     stage1 = recipe(Stage1Config, None, {**SMALL, **where})
-    pretrain_session(stage1, root / "run", device="cpu", model_dtype="float16")
+    run_pretraining(stage1, root / "run", device="cpu", model_dtype="float16")
     options = {"data": root / "data", "model": root / "run" / "model", "cache_dir": root / "c"}
     extract = recipe(ExtractConfig, None, {**options, "precision": "float32"})
-    extract_session(extract, root / "bank", device="cpu")
+    run_extraction(extract, root / "bank", device="cpu")
     quick = LearnConfig(hidden=16, steps=5, calibration_episodes=10)
     embed(root / "run" / "model", FeatureBank.open(root / "bank"), root / "resnet12", quick, episodes=20)
     return root / "resnet12"

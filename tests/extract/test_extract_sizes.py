@@ -61,7 +61,7 @@ def test_one_size_is_as_the_backbone_gives_it(tmp_path: Path) -> None:
     model, images = load_model(config.model), open_dataset(config.data)
     chunk = pixels(images, 16, cache_dir=config.cache_dir).tensor()
     look = AugmentConfig(size=16, mean=tuple(model.card["mean"]), std=tuple(model.card["std"]))
-    plain = embed(model.recogniser.backbone, chunk, look, device=ALONE.device, batch=7, precision="float32")
+    plain = embed(model.network.backbone, chunk, look, device=ALONE.device, batch=7, precision="float32")
     assert torch.allclose(own.features, plain, atol=1e-6)
     assert not torch.allclose(plain.norm(dim=1), torch.ones(len(plain)), atol=1e-2)
 
@@ -147,7 +147,7 @@ def test_crops_are_averaged_and_count_as_one_more_side(tmp_path: Path) -> None:
         drawn = torch.Generator().manual_seed(derive_seed(0, "crops", start))
         crops = [augment(whole[start : start + 50], look, drawn) for _ in range(3)]
         with torch.no_grad():
-            seen.append(sum(F.normalize(model.recogniser.backbone(crop), dim=1) for crop in crops) / 3)
+            seen.append(sum(F.normalize(model.network.backbone(crop), dim=1) for crop in crops) / 3)
     parts = (small.features, large.features, torch.cat(seen))
     wanted = sum(F.normalize(part, dim=1) for part in parts) / 3
     assert torch.allclose(many.features, wanted, atol=1e-5)
@@ -182,7 +182,7 @@ def test_crops_are_of_their_own_picture_where_one_is_left_out(tmp_path: Path, st
 def test_crops_are_cut_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, real = extraction(tmp_path), embedding.eager_features
     assert config.model is not None
-    backbone, seen = load_model(config.model).recogniser.backbone, []
+    backbone, seen = load_model(config.model).network.backbone, []
 
     def kept(backbone: Backbone, pictures: torch.Tensor) -> torch.Tensor:
         seen.append(pictures)

@@ -16,7 +16,7 @@ from wdae.extract.config import ExtractConfig
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import Stage1Data
 from wdae.stage1.model_file import save_model
-from wdae.stage1.recogniser import build_recogniser
+from wdae.stage1.recognition_model import build_recognition_model
 from wdae.stage1.validation import Labelled
 
 SMALL: dict[str, Any] = {
@@ -96,6 +96,6 @@ def extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:
         card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": {"image_size": 16}}
         card |= {"class_names": ["base-0", "base-1", "base-2"], "image_size": 16, "recipe": {}, "figures": {}}
         card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
-        save_model(model, build_recogniser("conv4-64", {"image_size": 16}, 3, seed=3), card)
+        save_model(model, build_recognition_model("conv4-64", {"image_size": 16}, 3, seed=3), card)
     values: dict[str, Any] = {"data": folder, "model": model, "cache_dir": tmp_path / "cache", "chunk": 32}
     return ExtractConfig(**(values | {"precision": "float32", "batch": 7} | changes))

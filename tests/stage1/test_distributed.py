@@ -18,9 +18,10 @@ from stage1_samples import drawn_folder
 from wdae.bank import FeatureBank
 from wdae.config import load
 from wdae.extract.config import ExtractConfig
-from wdae.extract.session import extract_session, pretrain_session
+from wdae.extract.run import run_extraction
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
+from wdae.stage1.run import run_pretraining
 
 if sys.platform == "win32":
     pytest.skip("torchrun's signals are POSIX", allow_module_level=True)
@@ -74,7 +75,7 @@ def done(*words: str) -> str:
 
 def test_two_processes_train_and_extract_as_one_does(place: Path) -> None:
     recipe = place / "short.yaml"
-    pretrain_session(load(Stage1Config, recipe), place / "run1", device="cpu")
+    run_pretraining(load(Stage1Config, recipe), place / "run1", device="cpu")
     out = done("pretrain", "--recipe", f"{recipe}", "-o", f"{place / 'run2'}")
     assert out.count("steps,") == 1  # one process speaks for all
     rows = [Run.open(place / f"run{n}").metrics() for n in (1, 2)]
@@ -87,7 +88,7 @@ def test_two_processes_train_and_extract_as_one_does(place: Path) -> None:
     config = ExtractConfig(
         data=place / "pictures", model=model, cache_dir=cache, precision="float32", chunk=16
     )
-    extract_session(config, place / "bank1", device="cpu")
+    run_extraction(config, place / "bank1", device="cpu")
     words = ["--data", f"{config.data}", "--model", f"{model}", "--cache_dir", f"{cache}"]
     done("extract", *words, "--precision", "float32", "--chunk", "16", "-o", f"{place / 'bank2'}")
     one_bank, two_bank = (FeatureBank.open(place / f"bank{n}") for n in (1, 2))

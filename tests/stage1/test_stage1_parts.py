@@ -17,7 +17,7 @@ from wdae.stage1.config import ScheduleConfig, VariationConfig
 from wdae.stage1.distillation import Lesson, likeness_error, teacher_divergence
 from wdae.stage1.mixup import Mix, draw_mix
 from wdae.stage1.objective import mixed_cross_entropy, objective
-from wdae.stage1.recogniser import Seen, build_recogniser
+from wdae.stage1.recognition_model import Seen, build_recognition_model
 from wdae.stage1.rotation import all_turns, upright_and_turned
 from wdae.stage1.schedule import rate_share
 
@@ -151,7 +151,9 @@ def test_mixes_are_drawn_from_seed_and_step() -> None:
 
 
 def test_manifold_mixing_happens_between_stages() -> None:
-    model = build_recogniser("wide-resnet", {"depth": 10, "widen": 1}, 3, seed=0, tells_turns=True).eval()
+    model = build_recognition_model(
+        "wide-resnet", {"depth": 10, "widen": 1}, 3, seed=0, tells_turns=True
+    ).eval()
     images = torch.randn(2, 3, 16, 16, generator=generator())
     mix = Mix(2, torch.tensor(0.25), torch.tensor([1, 0]))
     hidden = model.backbone.stages[1](model.backbone.stages[0](images))
@@ -210,7 +212,7 @@ def test_teachers_count_for_scores_and_for_the_likeness_of_upright_unmixed_pictu
 def test_average_against_a_loop(kind: str) -> None:
     config = recipe(averaging={"kind": kind, "decay": 0.8, "start": 0.3, "every": 2}).averaging
     assert config is not None
-    model = build_recogniser("conv4-64", {"image_size": 16}, 2, seed=0)
+    model = build_recognition_model("conv4-64", {"image_size": 16}, 2, seed=0)
     average = Average(model, config, total_steps=10)
     kept: list[float] = []
     slow = 0.0
@@ -227,7 +229,7 @@ def test_average_against_a_loop(kind: str) -> None:
 
 
 def test_refreshed_statistics_are_those_of_the_pictures() -> None:
-    model = build_recogniser("conv4-64", {"image_size": 16}, 2, seed=0)
+    model = build_recognition_model("conv4-64", {"image_size": 16}, 2, seed=0)
     batches = [torch.randn(6, 3, 16, 16, generator=generator(i)) for i in range(3)]
     refresh_statistics(model, batches)
     norm = model.backbone.stages[0][1]

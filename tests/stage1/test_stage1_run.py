@@ -21,7 +21,6 @@ from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
 from wdae.extract.run import extract
-from wdae.extract.session import pretrain_session
 from wdae.parts import Part
 from wdae.runs.run import Run
 from wdae.runtime.distributed import Team
@@ -29,7 +28,8 @@ from wdae.stage1.averaging import refresh_statistics
 from wdae.stage1.data import load_data
 from wdae.stage1.distillation import Teachers
 from wdae.stage1.model_file import load_model, save_model
-from wdae.stage1.recogniser import build_recogniser
+from wdae.stage1.recognition_model import build_recognition_model
+from wdae.stage1.run import run_pretraining
 from wdae.stage1.state import differences
 from wdae.stage1.train import BEST, LAST, train_stage1
 from wdae.storage.checkpoint import load_checkpoint
@@ -96,7 +96,7 @@ def test_the_best_average_has_statistics_of_its_own(tmp_path: Path) -> None:
     watched = [row for row in run.metrics() if "val_score" in row]
     best = load_checkpoint(run.path / BEST)
     assert best.state["step"] == max(watched, key=lambda row: row["val_score"])["step"]
-    model = build_recogniser(config.backbone, config.backbone_options, 4, seed=0, tells_turns=True)
+    model = build_recognition_model(config.backbone, config.backbone_options, 4, seed=0, tells_turns=True)
     model.load_state_dict(best.tensors)
     batches = data.batches(config, ALONE)
     refresh_statistics(model, (batches.at(best.state["step"] + i).images for i in range(2)))
@@ -167,7 +167,7 @@ def test_nonsense_ends_with_advice(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has 4 stages, so 0"):
         train_stage1(deep, drawn_data(), Run.create(tmp_path / "b", deep), ALONE)
     with pytest.raises(RunError, match="no checkpoint"):
-        pretrain_session(recipe(), tmp_path / "nothing", resume=True)
+        run_pretraining(recipe(), tmp_path / "nothing", resume=True)
 
 
 def test_born_again(tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_several_teachers_teach_their_mean(tmp_path: Path) -> None:
 def test_a_second_round_goes_on_from_the_first(tmp_path: Path) -> None:
     config = recipe(epochs=2)
     train_stage1(config, drawn_data(), first := Run.create(tmp_path / "first", config), ALONE)
-    trained = load_model(first.path / "model").recogniser
+    trained = load_model(first.path / "model").network
     # A rate of nearly nothing: what comes out is what it began with, but for classes that are new.
     still = recipe(epochs=1, start=str(first.path / "model"), optimiser__learning_rate=1e-12)
     for classes in (4, 3):
         run = Run.create(tmp_path / f"second-{classes}", still)
         outcome = train_stage1(still, drawn_data(classes=classes), run, ALONE)
         assert outcome.model is not None
-        second = load_model(outcome.model).recogniser
+        second = load_model(outcome.model).network
         assert torch.allclose(second.classifier.weight, trained.classifier.weight[:classes], atol=1e-6)
         for name, value in second.backbone.named_parameters():
             assert torch.allclose(value, trained.backbone.get_parameter(name), atol=1e-6)
@@ -237,11 +237,11 @@ def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
     assert outcome.model is not None
     model = load_model(outcome.model)
     assert model.class_names == drawn_data().class_names
-    assert not model.recogniser.training
-    save_model(tmp_path / "copy", model.recogniser, model.card)
+    assert not model.network.training
+    save_model(tmp_path / "copy", model.network, model.card)
     again = load_model(tmp_path / "copy")
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(model.recogniser(images)[0], again.recogniser(images)[0])
+    assert torch.equal(model.network(images)[0], again.network(images)[0])
     card = json.loads((outcome.model / "model.json").read_text())
     for wrong in ({"depth": 16}, {"widen": 2}):
         options = card["backbone_options"] | wrong
@@ -280,7 +280,7 @@ def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     bank = FeatureBank.open(tmp_path / "bank")
     assert [sum(bank.counts(part)) for part in Part] == [18, 6, 40, 16]
     assert bank.base_weights is not None
-    trained = load_model(model).recogniser
+    trained = load_model(model).network
     assert torch.equal(bank.base_weights, trained.classifier.weight.detach())
     assert bank.cosine_scale == pytest.approx(float(trained.classifier.scale.detach()))
 

@@ -36,7 +36,7 @@ def embedded_backbone() -> PictureBackbone:
     trained = load_model(BACKBONE)
     known = {key: trained.card[key] for key in ("image_size", "mean", "std", "class_names")}
     return PictureBackbone.of(
-        trained.recogniser.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(BACKBONE / WEIGHTS)
+        trained.network.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(BACKBONE / WEIGHTS)
     )
 
 

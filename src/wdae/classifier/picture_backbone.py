@@ -182,7 +182,7 @@ def of_stage1(folder: Path) -> PictureBackbone:
     trained = load_model(folder)
     card = {key: trained.card[key] for key in ("image_size", "mean", "std")}
     return PictureBackbone.of(
-        trained.recogniser.backbone, trained.card["backbone"], trained.card["backbone_options"], **card
+        trained.network.backbone, trained.card["backbone"], trained.card["backbone_options"], **card
     )
 
 

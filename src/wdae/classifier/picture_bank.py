@@ -24,9 +24,9 @@ def trained_backbone(
     lesson: Lesson, source: Path, images: ImageSet, per_class: int, work: Work
 ) -> tuple[PictureBackbone, Tensor, float]:
     """Stage 1 on the pictures of a folder, ``per_class`` of each class held out: backbone, weights, scale."""
-    from wdae.extract.session import pretrain_session
     from wdae.stage1.config import DataConfig, Stage1Config, ValidationConfig
     from wdae.stage1.model_file import WEIGHTS, load_model
+    from wdae.stage1.run import run_pretraining
     from wdae.stage1.train import LAST, MODEL
 
     if not (work.run / MODEL / WEIGHTS).is_file():
@@ -46,10 +46,10 @@ def trained_backbone(
             seed=lesson.recipe.seed,
         )
         begun = (work.run / LAST).is_file()
-        outcome = pretrain_session(recipe, work.run, resume=begun, force=not begun)
+        outcome = run_pretraining(recipe, work.run, resume=begun, force=not begun)
         if outcome is None or outcome.model is None:
             raise WdaeError("training the backbone did not finish")
-    classifier = load_model(work.run / MODEL).recogniser.classifier
+    classifier = load_model(work.run / MODEL).network.classifier
     return of_stage1(work.run / MODEL), classifier.weight.detach().clone(), float(classifier.scale.detach())
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from wdae.errors import WdaeError, nearest
-from wdae.runtime.allocator import keep_freed_memory
-from wdae.runtime.waiting import wait_briefly
+from wdae.runtime.process import keep_freed_memory, shorten_thread_waits
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -24,7 +23,7 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     words = [word for word in tokens if word != "--debug"]
     debug = len(words) < len(tokens) or os.environ.get("WDAE_DEBUG", "") not in ("", "0")
     keep_freed_memory()
-    wait_briefly()
+    shorten_thread_waits()
     try:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word

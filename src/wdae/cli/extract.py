@@ -33,9 +33,9 @@ def extract(
     device:
         cpu, cuda or cuda:N; a GPU where there is one.
     """
-    from wdae.extract.session import extract_session
+    from wdae.extract.run import run_extraction
 
-    done = extract_session(recipe, output, device=device)
+    done = run_extraction(recipe, output, device=device)
     if done is not None:
         rate = f"{done.images_per_s:,.0f} images/s, {done.tflops:.1f} TFLOP/s"
         print(f"{done.path}: {done.images} images ({rate} while embedding)")

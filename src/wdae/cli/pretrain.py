@@ -49,9 +49,9 @@ def pretrain(
     model_dtype:
         How the weights are written.
     """
-    from wdae.extract.session import pretrain_session
+    from wdae.stage1.run import run_pretraining
 
-    outcome = pretrain_session(
+    outcome = run_pretraining(
         recipe,
         output,
         device=device,

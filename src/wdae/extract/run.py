@@ -27,7 +27,7 @@ from wdae.extract.config import ExtractConfig
 from wdae.extract.views import Look, Read, Rows, same_rows, seed_of
 from wdae.parts import Part
 from wdae.runs.progress import progress
-from wdae.runtime.distributed import Team
+from wdae.runtime.distributed import Team, join
 from wdae.stage1.data import parted
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.stage1.train import fast_arithmetic
@@ -79,6 +79,13 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
     flops += config.crops * backbones.forward_flops(backbone, sides[0])
     return Extraction(out, count, rate, rate * flops / 1e12)
+
+
+def run_extraction(config: ExtractConfig, output: Path, *, device: str | None = None) -> Extraction | None:
+    """Extraction to a new bank; what was done on the main process, None on others."""
+    with join(device) as team:
+        done = extract(config, output, team)
+        return done if team.is_main else None
 
 
 def _run_chunks(config: ExtractConfig, look: Look, read: Read, count: int, work: Path, team: Team) -> float:
@@ -139,7 +146,7 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
 
 def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
     if model is not None:
-        return model.recogniser.backbone
+        return model.network.backbone
     return backbones.build(str(config.backbone), **config.backbone_options)
 
 
@@ -202,7 +209,7 @@ def _assemble(
     if model is not None:
         info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
         info["model_sha256"] = file_sha256(Path(str(config.model)) / WEIGHTS)
-    classifier = model.recogniser.classifier if model else None
+    classifier = model.network.classifier if model else None
     return FeatureBank.build(
         features,
         images.labels[rows],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wdae.methods.base import Support
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 # Up to this many classes a matrix is the quickest way to sum over neighbours.
 DENSE_CLASSES = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 Pair = tuple[Tensor, Tensor]
 """Coefficients of the examples ``[E, M, C]`` and biases ``[E, 1, C]``."""

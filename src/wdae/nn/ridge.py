@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 def ridge(features: Tensor, targets: Tensor, penalty: Tensor | float, weight: Tensor | None = None) -> Tensor:

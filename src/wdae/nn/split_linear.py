@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:

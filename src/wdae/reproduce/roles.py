@@ -153,7 +153,7 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
 
 def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> tuple[Path, float]:
     """Train a role's model, go on with it, or take the one an earlier call has finished."""
-    from wdae.extract.session import pretrain_session
+    from wdae.stage1.run import run_pretraining
     from wdae.stage1.train import LAST, MODEL
 
     config = stage1_config(benchmark, recipe, role)
@@ -170,7 +170,7 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
     began = time.perf_counter()
     resume = (folder / LAST).is_file()
     try:
-        pretrain_session(config, folder, device=_device(recipe), resume=resume, force=not resume)
+        run_pretraining(config, folder, device=_device(recipe), resume=resume, force=not resume)
     finally:
         before += time.perf_counter() - began
         if clock.parent.is_dir():
@@ -180,7 +180,7 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
 
 def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
     from wdae.extract.config import ExtractConfig
-    from wdae.extract.session import extract_session
+    from wdae.extract.run import run_extraction
 
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")
@@ -195,7 +195,7 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
         allow_missing=recipe.allow_missing,
         stream=trained.get("stream", False),
     )
-    extract_session(config, folder, device=_device(recipe))
+    run_extraction(config, folder, device=_device(recipe))
 
 
 def _device(recipe: ReproduceRecipe) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
+from torch import Tensor
 
 from wdae.errors import RecipeError
 
@@ -37,3 +40,9 @@ def _native_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
     return False
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[None]:
+    """A block without autocast on the device of a tensor, for linear systems; takes float32 tensors."""
+    context: AbstractContextManager[None] = torch.autocast(like.device.type, enabled=False)
+    return context

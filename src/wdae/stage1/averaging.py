@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wdae.stage1.config import AveragingConfig
-from wdae.stage1.recogniser import Recogniser
+from wdae.stage1.recognition_model import RecognitionModel
 
 
 class Average:
@@ -20,7 +20,7 @@ class Average:
     takes them anew before each validation.
     """
 
-    def __init__(self, model: Recogniser, config: AveragingConfig, total_steps: int) -> None:
+    def __init__(self, model: RecognitionModel, config: AveragingConfig, total_steps: int) -> None:
         self.module = deepcopy(model).requires_grad_(False).eval()
         self.config = config
         self.first = int(config.start * total_steps)
@@ -50,7 +50,9 @@ def _floats(module: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def refresh_statistics(model: Recogniser, batches: Iterable[Tensor], precision: str = "float32") -> None:
+def refresh_statistics(
+    model: RecognitionModel, batches: Iterable[Tensor], precision: str = "float32"
+) -> None:
     """Set BatchNorm's running statistics to their plain mean over the given batches of pictures."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]

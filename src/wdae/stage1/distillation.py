@@ -44,7 +44,7 @@ class Teachers:
         class_names: tuple[str, ...],
         device: torch.device,
     ) -> None:
-        self.recognisers = []
+        self.networks = []
         seen = {"mean": list(augment.mean), "std": list(augment.std)}
         for path in folders:
             model = load_model(path, device)
@@ -58,17 +58,17 @@ class Teachers:
                     f"the teacher in {path} knows pictures normalised by other values: {known}; "
                     f"here they are {seen}"
                 )
-            self.recognisers.append(model.recogniser.channels_last().requires_grad_(False))
+            self.networks.append(model.network.channels_last().requires_grad_(False))
 
     def compile_stages(self, mode: str) -> None:
         """Compile the teachers as their pupil is."""
-        for recogniser in self.recognisers:
-            recogniser.compile_stages(mode)
+        for network in self.networks:
+            network.compile_stages(mode)
 
     @torch.no_grad()
     def of(self, images: Tensor) -> Lesson:
         """What they say of pictures ``[B, 3, S, S]``, unmixed."""
-        seen = [recogniser(images) for recogniser in self.recognisers]
+        seen = [network(images) for network in self.networks]
         scores = torch.stack([one.scores for one in seen]).mean(dim=0)
         return Lesson(scores, unit(torch.cat([unit(one.features) for one in seen], dim=1)))
 

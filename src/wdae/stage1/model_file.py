@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from wdae.errors import ModelError
-from wdae.stage1.recogniser import Recogniser, build_recogniser
+from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
 from wdae.storage.files import load_tensors, read_json, save_tensors, write_json
 
 FORMAT, VERSION = "wdae-stage1-model", 1
@@ -25,7 +25,7 @@ class Stage1Model:
             ``image_size``, ``mean``, ``std``, ``recipe``, ``figures``.
     """
 
-    recogniser: Recogniser
+    network: RecognitionModel
     card: dict[str, Any]
 
     @property
@@ -36,7 +36,7 @@ class Stage1Model:
 
 def save_model(
     folder: str | Path,
-    recogniser: Recogniser,
+    network: RecognitionModel,
     card: dict[str, Any],
     dtype: Literal["float32", "float16"] = "float32",
 ) -> None:
@@ -46,7 +46,7 @@ def save_model(
     wanted = torch.float16 if dtype == "float16" else torch.float32
     tensors = {
         name: value.detach().cpu().contiguous().to(wanted if value.is_floating_point() else value.dtype)
-        for name, value in recogniser.state_dict().items()
+        for name, value in network.state_dict().items()
         if not name.startswith("turn_head.") and not name.endswith("num_batches_tracked")
     }
     save_tensors(folder / WEIGHTS, tensors, {"format": FORMAT, "version": str(VERSION)})
@@ -67,10 +67,10 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Stage1
     options = dict(card["backbone_options"])
     if card["backbone"].startswith(("timm:", "transformers:")):
         options["pretrained"] = False  # Every weight comes from the file.
-    recogniser = build_recogniser(card["backbone"], options, len(card["class_names"]), seed=0)
+    network = build_recognition_model(card["backbone"], options, len(card["class_names"]), seed=0)
     tensors = {name: value.float() for name, value in load_tensors(folder / WEIGHTS).items()}
     try:
-        missing, unexpected = recogniser.load_state_dict(tensors, strict=False)
+        missing, unexpected = network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         raise ModelError(f"{folder / WEIGHTS} does not fit backbone {card['backbone']!r}: {error}") from error
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
@@ -79,4 +79,4 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Stage1
             f"{folder / WEIGHTS} does not fit backbone {card['backbone']!r}: "
             f"{len(missing)} weights missing, {len(unexpected)} unknown ({[*missing, *unexpected][:3]})"
         )
-    return Stage1Model(recogniser.to(device).eval(), card)
+    return Stage1Model(network.to(device).eval(), card)

@@ -10,7 +10,7 @@ from wdae.stage1.batches import Batch
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.distillation import Lesson, likeness_error, teacher_divergence
 from wdae.stage1.mixup import Mix
-from wdae.stage1.recogniser import Seen
+from wdae.stage1.recognition_model import Seen
 
 NAMES = ("loss", "class_loss", "turn_loss", "teacher_loss", "accuracy", "turn_accuracy")
 

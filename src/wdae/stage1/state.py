@@ -13,7 +13,7 @@ from wdae.errors import ModelError, RecipeError
 from wdae.stage1.averaging import Average
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import Stage1Model
-from wdae.stage1.recogniser import Recogniser, build_recogniser
+from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
 from wdae.stage1.schedule import rate_share
 from wdae.storage.checkpoint import load_checkpoint, optimiser_tensors, restore_optimiser, save_checkpoint
 
@@ -25,7 +25,7 @@ class Stage1State:
     """Model, optimiser, average, the number of steps done, and the best validation so far."""
 
     def __init__(self, config: Stage1Config, n_classes: int, total_steps: int, device: torch.device) -> None:
-        model = build_recogniser(
+        model = build_recognition_model(
             config.backbone,
             config.backbone_options,
             n_classes,
@@ -33,7 +33,7 @@ class Stage1State:
             scale=config.scale,
             tells_turns=config.rotation is not None,
         )
-        self.model: Recogniser = model.to(device).channels_last()
+        self.model: RecognitionModel = model.to(device).channels_last()
         self.config, self.total_steps = config, total_steps
         self.step = 0
         self.best: dict[str, float] = {}
@@ -55,7 +55,7 @@ class Stage1State:
         return rate
 
     @property
-    def kept(self) -> Recogniser:
+    def kept(self) -> RecognitionModel:
         """The model to validate and keep: the average, once it has begun."""
         return self.average.module if self.average is not None and self.average.begun else self.model
 
@@ -96,9 +96,9 @@ class Stage1State:
         self.step, self.best = int(state["step"]), dict(state["best"])
 
 
-def start_from(model: Recogniser, class_names: Sequence[str], trained: Stage1Model) -> None:
+def start_from(model: RecognitionModel, class_names: Sequence[str], trained: Stage1Model) -> None:
     """Take a trained model's weights: backbone, scale, and the rows of classes known to both."""
-    theirs = trained.recogniser
+    theirs = trained.network
     try:
         model.backbone.load_state_dict(theirs.backbone.state_dict())
     except RuntimeError as error:

@@ -27,7 +27,7 @@ from wdae.stage1.meter import Meter
 from wdae.stage1.mixup import draw_mix
 from wdae.stage1.model_file import load_model, save_model
 from wdae.stage1.objective import classified, objective
-from wdae.stage1.recogniser import Recogniser
+from wdae.stage1.recognition_model import RecognitionModel
 from wdae.stage1.state import Stage1State, start_from
 from wdae.stage1.validation import validate
 from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -217,7 +217,7 @@ def _card(config: Stage1Config, data: Stage1Data, figures: dict[str, float], sid
     }
 
 
-def _check_layers(config: Stage1Config, model: Recogniser) -> None:
+def _check_layers(config: Stage1Config, model: RecognitionModel) -> None:
     n_stages = len(model.backbone.stages)
     if config.mixup and not all(0 <= layer < n_stages for layer in config.mixup.layers):
         raise RecipeError(

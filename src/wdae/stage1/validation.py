@@ -12,7 +12,7 @@ from wdae.bank import FeatureBank
 from wdae.data.augment import AugmentConfig
 from wdae.parts import Part
 from wdae.stage1.config import Stage1Config
-from wdae.stage1.recogniser import Recogniser
+from wdae.stage1.recognition_model import RecognitionModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Labelled:
 
 
 def validate(
-    model: Recogniser,
+    model: RecognitionModel,
     config: Stage1Config,
     validation: Labelled | None,
     held_out: Labelled | None,
@@ -72,7 +72,11 @@ def few_shot(features: Tensor, labels: Tensor, episodes: int, seed: int) -> dict
 
 
 def _embed(
-    model: Recogniser, data: Labelled, config: Stage1Config, augment: AugmentConfig, device: torch.device
+    model: RecognitionModel,
+    data: Labelled,
+    config: Stage1Config,
+    augment: AugmentConfig,
+    device: torch.device,
 ) -> Tensor:
     return embed(
         model.backbone,

@@ -13,7 +13,7 @@ from wdae.methods.examples import examples_of
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.generate import novel_estimate
 from wdae.nn.inner_loop import gradient_steps, support_loss
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 class FineTune(Method):

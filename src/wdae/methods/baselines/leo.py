@@ -23,7 +23,7 @@ from wdae.methods.learned import (
 from wdae.nn.cosine import unit
 from wdae.nn.inner_loop import gradient_steps, support_loss
 from wdae.nn.linear import mlp, orthogonal_linear
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 class Leo(LearnedMethod):

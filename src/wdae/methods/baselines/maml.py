@@ -13,7 +13,7 @@ from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.inner_loop import gradient_steps, support_loss
 from wdae.nn.linear import identity_linear, masked_mean
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 class Maml(LearnedMethod):

@@ -14,7 +14,7 @@ from wdae.methods.examples import examples_of
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.linear import identity_linear, mlp
-from wdae.runtime.precision import full_precision
+from wdae.runtime.device import full_precision
 
 
 def propagate(similarity: Tensor, labels: Tensor, spread: float) -> Tensor:

