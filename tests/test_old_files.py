@@ -17,9 +17,10 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.bank import FeatureBank
+from wdae.bank.embedded import ASSETS, embedded_bank
 from wdae.bank.format import read_manifest
 from wdae.classifier import changing, load
-from wdae.classifier.embedded import ASSETS, embedded_backbone, embedded_bank, embedded_model
+from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.model import Model
 from wdae.cli.main import main
 from wdae.episodes import EpisodeSampler, EpisodeSpec
