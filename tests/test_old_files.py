@@ -221,11 +221,11 @@ def test_stage1_model(name: str) -> None:
     assert_same({key: model.card[key] for key in wanted["card"]}, wanted["card"])
     assert_same(model.card["figures"], wanted["figures"])
     assert_same(model.card["recipe"], wanted["recipe"])
-    classifier = model.recogniser.classifier
+    classifier = model.network.classifier
     assert_same(classifier.scale.item(), wanted["scale"])
     assert_same(classifier.weight[:, : len(wanted["weights"][0])], wanted["weights"])
     with torch.no_grad():
-        features = model.recogniser.backbone(vectors(6, 256, 1).view(2, 3, 16, 16))
+        features = model.network.backbone(vectors(6, 256, 1).view(2, 3, 16, 16))
     assert_same(features, wanted["features_of_vectors_6_256_seed1_as_2_3_16_16"])
     assert_same(Run.open(V1 / "stage1" / name).metrics(), wanted["metrics"])
 
@@ -239,9 +239,9 @@ def test_unfinished_stage1_goes_on(place: Path) -> None:
     whole = "stage1/eye-unfinished"
     run("pretrain", "--recipe", f"{whole}/recipe.yaml", "-o", whole, "--resume", "--device", "cpu")
     goal, model = load_model("stage1/eye/model"), load_model(f"{whole}/model")
-    for key, tensor in goal.recogniser.state_dict().items():
+    for key, tensor in goal.network.state_dict().items():
         assert_same(
-            model.recogniser.state_dict()[key].float().flatten(), tensor.float().flatten().tolist(), TRAINED
+            model.network.state_dict()[key].float().flatten(), tensor.float().flatten().tolist(), TRAINED
         )
 
 
