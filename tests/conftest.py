@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
+import importlib
 import os
 import shutil
 from pathlib import Path
@@ -42,13 +42,9 @@ def uneven_bank() -> FeatureBank:
 @pytest.fixture
 def make_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """``scripts/make_results.py``, reading the project's records and writing to a folder of its own."""
-    file = Path(__file__).parents[1] / "scripts" / "make_results.py"
-    monkeypatch.syspath_prepend(file.parent)  # as when it is run: it imports its neighbours
-    spec = importlib.util.spec_from_file_location("make_results", file)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("make_results")
     (tmp_path / "images").mkdir()
-    script.PAGE, script.IMAGES = tmp_path / "results.md", tmp_path / "images"
-    script.README = Path(shutil.copy(script.README, tmp_path / "README.md"))
+    monkeypatch.setattr(script, "PAGE", tmp_path / "results.md")
+    monkeypatch.setattr(script, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(script, "README", Path(shutil.copy(script.README, tmp_path / "README.md")))
     return script

@@ -9,6 +9,7 @@ from wdae.bank import FeatureBank
 from wdae.bank.importing import import_bank, import_parts
 from wdae.parts import Part
 from wdae.storage.files import save_tensors
+from wdae.synthetic import synthetic_bank
 
 WORDS = ["bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kea"]
 
@@ -157,21 +158,24 @@ def test_a_file_for_each_part(tmp_path: Path, features: np.ndarray) -> None:
     assert bank.parts.tolist() == [0] * 10 + [1] * 10 + [3] * 10
 
 
-def test_the_trial_features_are_read() -> None:
-    path = (
-        Path(__file__).parents[3]
-        / "shared"
-        / "data"
-        / "features"
-        / "mini-imagenet-wrn28-10-trial.safetensors"
-    )
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    bank = import_bank(path, validation=["64..79"], novel=["80..99"], held_out=25)
-    assert (bank.n_base, bank.dim, len(bank.class_names)) == (64, 640, 100)
-    assert bank.counts(Part.BASE_TRAIN) == [75] * 64
-    assert bank.class_names[0] == "n01532829"
+def test_a_block_of_classes_with_weights_in_int8(tmp_path: Path) -> None:
+    """``[class, image, dim]``, a scale for each image, names in the header, weights of the base classes."""
+    made = synthetic_bank(12, 4, 4, 20, 16, seed=2, spread=0.5, held_out_per_class=0)
+    rows = made.features.float()
+    scales = (rows.abs().amax(1) / 127).half()
+    tensors = {
+        "features": (rows / scales.float()[:, None]).round().clamp(-127, 127).to(torch.int8).view(20, 20, 16),
+        "feature_scale": scales.view(20, 20),
+        "base_weights": made.base_weights,
+        "cosine_scale": torch.tensor([14.0]),
+    }
+    names = [f"n{i:08}" for i in range(20)]
+    save_tensors(tmp_path / "f.safetensors", tensors, {"classes": ",".join(names)})
+    bank = import_bank(tmp_path / "f.safetensors", validation=["12..15"], novel=["16..19"], held_out=5)
+    assert (bank.n_base, bank.dim, list(bank.class_names)) == (12, 16, names)
+    assert bank.counts(Part.BASE_TRAIN) == [15] * 12
+    assert bank.cosine_scale == 14.0
     assert bank.base_weights is not None
     held = bank.select(Part.BASE_HELD_OUT)
     scores = held.features @ torch.nn.functional.normalize(bank.base_weights, dim=1).T
-    assert (scores.argmax(1) == held.labels).float().mean() > 0.6  # rows, weights and labels belong together
+    assert (scores.argmax(1) == held.labels).float().mean() > 0.9  # rows, weights and labels belong together

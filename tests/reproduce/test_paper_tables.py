@@ -12,27 +12,23 @@ from wdae.reproduce.benchmark import Benchmark
 from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.reproduce.recipes import find_recipe, stage1_recipe
 
-TABLES = Path(__file__).parents[3] / "shared" / "paper" / "tables.yaml"
-
 
 def test_figures_are_those_of_the_paper() -> None:
-    if not TABLES.is_file():
-        pytest.skip("the paper's tables are not beside the checkout")
-    tables = yaml.safe_load(TABLES.read_text())
-    fs = tables["imagenet_fs_top5"]
-    for name, number in (("mini-imagenet", 2), ("tiered-imagenet", 4)):
-        for row, metrics in REPORTED[name][number].items():
-            given = tables[f"{name.replace('-', '_')}_top1"]["rows"][row.replace("-", "_")]
-            assert metrics["novel"] == {1: tuple(given["1shot"]), 5: tuple(given["5shot"])}, row
-    for row, metrics in REPORTED["mini-imagenet"][3].items():
-        given = tables["mini_imagenet_all"]["rows"][row.replace("-", "_")]
-        for metric in ("novel", "all"):
-            assert metrics[metric] == {k: tuple(given[metric][f"{k}shot"]) for k in (1, 5)}, row
-    for row, metrics in REPORTED["imagenet-fs"][1].items():
-        given = fs["rows"][row.replace("-", "_")]
-        for metric in ("novel", "all"):
-            wanted = zip(given[metric], fs["ci95"][metric], strict=True)
-            assert metrics[f"{metric}_top5"] == dict(zip(fs["shots"], wanted, strict=True)), row
+    paper = yaml.safe_load((Path(__file__).parent / "paper.yaml").read_text())
+    intervals = {"novel_top5": (0.21, 0.15, 0.08, 0.06, 0.05), "all_top5": (0.13, 0.10, 0.05, 0.04, 0.03)}
+    assert paper.keys() == REPORTED.keys()
+    for name, tables in paper.items():
+        assert tables.keys() == REPORTED[name].keys()
+        for number, rows in tables.items():
+            assert rows.keys() == REPORTED[name][number].keys()
+            for row, metrics in rows.items():
+                for metric, figures in metrics.items():
+                    if metric in intervals:
+                        figures = zip(figures, intervals[metric], strict=True)
+                    shots = (1, 2, 5, 10, 20) if metric in intervals else (1, 5)
+                    wanted = dict(zip(shots, map(tuple, figures), strict=True))
+                    assert REPORTED[name][number][row][metric] == wanted, (name, number, row)
+                assert metrics.keys() == REPORTED[name][number][row].keys()
 
 
 def test_every_figure_belongs_to_a_row_that_is_run() -> None:
