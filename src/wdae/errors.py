@@ -9,9 +9,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from wdae.printing import printable
+
 
 class WdaeError(Exception):
-    """What all errors below have in common, so that one ``except`` catches them."""
+    """What all errors below have in common, so that one ``except`` catches them.
+
+    As text it is one line fit for a terminal, whatever the names and paths in it hold.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class BankError(WdaeError):
@@ -28,6 +36,9 @@ class DataError(WdaeError):
 
 class RecipeError(WdaeError):
     """A recipe or an option has an unknown key, a wrong type or a value out of range."""
+
+    def __str__(self) -> str:  # a fault a line
+        return printable(Exception.__str__(self), keep="\n")
 
 
 class StorageError(WdaeError):

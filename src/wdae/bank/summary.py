@@ -12,6 +12,7 @@ from rich.table import Table
 from wdae.bank.feature_bank import FeatureBank
 from wdae.bank.format import size_on_disk
 from wdae.parts import Part
+from wdae.printing import cell
 
 
 def summary(bank: FeatureBank, path: str | Path) -> dict[str, Any]:
@@ -42,7 +43,7 @@ _LONG = 200  # characters of a nested fact, such as a whole recipe, beyond which
 def print_summary(facts: dict[str, Any], console: Console | None = None) -> None:
     """Print a summary as a table with the bank's other facts below it."""
     console = console or Console()
-    table = Table(title=f"Feature bank {facts['path']}", title_justify="left")
+    table = Table(title=cell(f"Feature bank {facts['path']}"), title_justify="left")
     for heading in ("part", "classes", "images", "images a class: min", "median", "max"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
     for name, row in facts["parts"].items():
@@ -69,7 +70,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         text = str(value)
         if isinstance(value, dict | list) and len(text) > _LONG:
             text = f"{text[:_LONG]} … (--json shows all)"
-        console.print(f"{key}: {text}", markup=False, highlight=False, soft_wrap=True)
+        console.print(cell(f"{key}: {text}"), soft_wrap=True)
 
 
 def _size(n_bytes: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from wdae.classifier.model import Head, Model
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.nn.cosine import unit
+from wdae.printing import printable
 
 # Chosen on validation classes, for warnings about one sound class in twenty (scripts/choose_thresholds.py).
 OUT_OF_PLACE = 0.65
@@ -100,10 +101,9 @@ class Explanation:
             lines.append("\nits examples, by agreement with each other:")
             for i, e in enumerate(self.examples):
                 told = "" if e.agreement is None else f"  agreement {e.agreement:.2f}"
-                lines.append(
-                    f"  {i}: {e.source or 'vector'}{told}{'  OUT OF PLACE' if e.out_of_place else ''}"
-                )
-        lines += [f"\nwarning: {line}" for line in self.warnings]
+                told += "  OUT OF PLACE" if e.out_of_place else ""
+                lines.append(f"  {i}: {printable(e.source) or 'vector'}{told}")
+        lines += [f"\nwarning: {printable(line)}" for line in self.warnings]
         return "\n".join(lines)
 
 

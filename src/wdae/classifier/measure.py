@@ -14,6 +14,7 @@ from torch import Tensor
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.methods.calibration import calibration_error
+from wdae.printing import cell, csv_cell
 
 _SHOWN = 3
 
@@ -68,9 +69,9 @@ class Measurement:
         matrix = self.as_json()["confusion"]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["true \\ predicted", *matrix["names"]])
+        writer.writerow(["true \\ predicted", *map(csv_cell, matrix["names"])])
         for name, counts in zip(matrix["names"], matrix["counts"], strict=True):
-            writer.writerow([name, *counts])
+            writer.writerow([csv_cell(name), *counts])
         return out.getvalue()
 
     def rich(self) -> Any:
@@ -82,8 +83,8 @@ class Measurement:
             table.add_column(heading, justify="right" if heading in ("count", "accuracy") else "left")
         for row in self.rows():
             taken = ", ".join(f"{shorten(n, 24)} × {k}" for n, k in row["taken_for"].items())
-            name = shorten(row["class"]).replace("[", "\\[")
-            table.add_row(name, str(row["count"]), f"{row['accuracy']:.1%}", taken.replace("[", "\\["))
+            name = cell(shorten(row["class"]))
+            table.add_row(name, str(row["count"]), f"{row['accuracy']:.1%}", cell(taken))
         return table
 
 

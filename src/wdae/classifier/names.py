@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from wdae.bank.checks import class_hint
 from wdae.errors import ModelError
+from wdae.printing import printable
 
 LONGEST = 200
 """Letters of a name; file systems and tables take no more."""
@@ -60,6 +61,7 @@ def shorten(name: str, longest: int = 60) -> str:
     >>> shorten("a" * 100, 9)
     'aaaaaaaa…'
     """
+    name = printable(name)
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 

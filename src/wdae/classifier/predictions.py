@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from wdae.classifier.model import Model
 from wdae.errors import RecipeError
+from wdae.printing import json_text, printable
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Prediction:
     def as_line(self, name: str) -> str:
         """For people: tab-separated."""
         shown = [f"{c} {p:.1%}" for c, p in zip(self.classes, self.probabilities, strict=True)]
-        return "\t".join([name, *(["unknown"] if self.unknown else []), *shown])
+        return "\t".join(map(printable, [name, *(["unknown"] if self.unknown else []), *shown]))
 
     def as_json(self, name: str) -> str:
         """For programs: one line."""
@@ -30,7 +30,7 @@ class Prediction:
             {"class": c, "probability": round(p, 6)}
             for c, p in zip(self.classes, self.probabilities, strict=True)
         ]
-        return json.dumps({"item": name, "unknown": self.unknown, "predictions": found}, ensure_ascii=False)
+        return json_text({"item": name, "unknown": self.unknown, "predictions": found})
 
 
 def predictions(model: Model, features: Tensor, top: int, false_alarms: float) -> list[Prediction]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
+from wdae.printing import cell
 
 _SHOWN = 30
 _BEFORE = "_before"
@@ -69,7 +70,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         "denoiser": facts["denoiser"],
     }
     for key, value in lines.items():
-        console.print(f"{key}: {value}", markup=False, highlight=False, soft_wrap=True)
+        console.print(cell(f"{key}: {value}"), soft_wrap=True)
     if facts["figures"]:
         table = Table(title="On data that was held out", title_justify="left")
         table.add_column("figure")
@@ -79,21 +80,21 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         for key, value in figures.items():
             if not key.endswith(_BEFORE):
                 before = figures.get(key + _BEFORE)
-                table.add_row(label(key), f"{value:.3f}", "" if before is None else f"{before:.3f}")
+                table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
     if added:
         table = Table(title="Added classes", title_justify="left")
         table.add_column("class")
         table.add_column("examples", justify="right")
         for name, shots in list(added.items())[:_SHOWN]:
-            table.add_row(_plain(name), str(shots))
+            table.add_row(cell(shorten(name)), str(shots))
         if len(added) > _SHOWN:
             table.add_row(f"… and {len(added) - _SHOWN} more", "")
         console.print(table)
     for change in facts["history"][-_SHOWN:]:
         mark = "*" if change["number"] == facts["head"] else " " if change["in_effect"] else "-"
         text = f"{mark} {change['number']:>3}  {change['time']}  {shorten(change['what'], 90)}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(cell(text), soft_wrap=True)
     if facts["history"]:
         console.print("* where the model stands; - taken back (wdae undo MODEL --to N returns)", style="dim")
 
@@ -107,7 +108,3 @@ def label(figure: str) -> str:
     if figure.startswith("ece_added_"):
         return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
     return _LABELS.get(figure, figure.replace("_", " "))
-
-
-def _plain(text: str) -> str:
-    return shorten(text).replace("[", "\\[")

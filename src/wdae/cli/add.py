@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+
+from wdae.printing import say, warn
 
 app = App(name="add", help_format="markdown")
 
@@ -50,11 +51,11 @@ def add(
     found = read_examples(before, sources, class_name, skip_broken=skip_broken)
     before.checked(found.features, update=update)  # before waiting for anybody
     for name in found.dropped:
-        print(f"left out, cannot be read: {name}", file=sys.stderr)
+        warn(f"left out, cannot be read: {name}")
     with changing(model, patience=patience) as changed:
         changed.add(found.features, update=update, sources=found.sources, pictures=found.pictures)
     for name, rows in found.features.items():
-        print(f"{name}: {len(rows)} examples added, {changed.shots(name)} in all")
+        say(f"{name}: {len(rows)} examples added, {changed.shots(name)} in all")
         for line in warnings_about(changed, name):
-            print(f"warning: {line}", file=sys.stderr)
-    print(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")
+            warn(f"warning: {line}")
+    say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from wdae.errors import WdaeError, nearest
+from wdae.printing import printable
 from wdae.runtime.process import keep_freed_memory, shorten_thread_waits
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -65,5 +66,5 @@ def _refuse_unknown_command(app: App, words: Sequence[str]) -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print("error:", printable(message, keep="\n"), file=sys.stderr)
     return BAD_INPUT

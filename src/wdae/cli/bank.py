@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from wdae.errors import BankError
+from wdae.printing import json_text
 
 if TYPE_CHECKING:
     from wdae.bank import FeatureBank
@@ -133,9 +134,7 @@ def show(bank: Path, *, json: Annotated[bool, Parameter(negative=())] = False, f
 
     facts = summary(FeatureBank.open(bank, verify=not fast), bank)
     if json:
-        import json as json_text
-
-        print(json_text.dumps(facts, indent=2, ensure_ascii=False))
+        print(json_text(facts, indent=2))
     else:
         print_summary(facts)
 

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from wdae.cli.recipe import Output, recipe_command
 from wdae.comparison.config import CompareRecipe
+from wdae.printing import say
 
 app = App(name="compare", help="Train and measure many methods on one bank, on the same episodes.")
 Flag = Annotated[bool, Parameter(negative=())]
@@ -71,4 +72,4 @@ def compare(
 
     console = Console()
     Console(width=console.width if console.is_terminal else 200).print(view.rich())
-    console.print(f"report: {run.report}")
+    say(f"report: {run.report}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import cyclopts
 
+from wdae.printing import printable
+
 if TYPE_CHECKING:
     from wdae.data.check import CheckReport
 
@@ -63,7 +65,7 @@ def check(
 
 def rendered(report: CheckReport) -> str:
     """The report as text."""
-    lines = [f"{report.name}: layout {report.layout}, {report.n_classes} classes"]
+    lines = [printable(f"{report.name}: layout {report.layout}, {report.n_classes} classes")]
     lines.append(f"  {'part':<14} {'classes':>8} {'pictures':>9}  per class")
     for count in report.counts:
         each = str(count.fewest) if count.fewest == count.most else f"{count.fewest} to {count.most}"
@@ -76,7 +78,7 @@ def rendered(report: CheckReport) -> str:
         ("note", report.notes),
         ("contact sheet", list(map(str, report.sheets))),
     ):
-        lines += [f"{title}: {entry}" for entry in entries[:_SHOWN]]
+        lines += [printable(f"{title}: {entry}") for entry in entries[:_SHOWN]]
         if len(entries) > _SHOWN:
             lines.append(f"{title}: {len(entries) - _SHOWN} more")
     return "\n".join(lines)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from wdae.printing import say
+
 app = App(name="demo", help="Train and measure on the bank that ships with the package: a first look.")
 
 
@@ -44,7 +46,7 @@ def demo(
     console = Console()
     console.print(table.rich())
     console.print(gains_table(table, "initial-estimate"))
-    console.print(f"report: {run.report}")
+    say(f"report: {run.report}")
 
 
 def _free_folder() -> Path:

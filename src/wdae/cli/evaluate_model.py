@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wdae.errors import ModelError
+from wdae.printing import json_text
 
 
 def evaluate_model(words: Sequence[str], *, output: Path | None, json: bool, csv: bool) -> None:
@@ -32,9 +33,7 @@ def evaluate_model(words: Sequence[str], *, output: Path | None, json: bool, csv
         write_json(output / "evaluation.json", found.as_json())
         write_text(output / "confusion.csv", found.csv())
     if json:
-        import json as text
-
-        print(text.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print(json_text(found.as_json(), indent=2))
     elif csv:
         print(found.csv(), end="")
     else:

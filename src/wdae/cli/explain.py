@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from wdae.printing import json_text, say
+
 app = App(name="explain", help_format="markdown")
 
 
@@ -41,13 +43,11 @@ def explain(
     opened = load(model)
     found = explained(opened, class_name)
     if json:
-        import json as text
-
-        print(text.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print(json_text(found.as_json(), indent=2))
     else:
         print(found.as_text())
     if picture is not None:
         from wdae.classifier.explain_plot import explanation_plot
 
         for path in explanation_plot(opened, found, picture.parent, picture.stem):
-            print(path)
+            say(path)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from wdae.printing import say
+
 app = App(name="export", help_format="markdown")
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
@@ -53,4 +55,4 @@ def export(
         from wdae.export.torchscript import export_torchscript
 
         export_torchscript(opened, path, part)
-    print(f"{path}: {len(opened.names)} classes, {path.stat().st_size / 1e6:.1f} MB")
+    say(f"{path}: {len(opened.names)} classes, {path.stat().st_size / 1e6:.1f} MB")

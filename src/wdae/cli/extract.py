@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from wdae.cli.recipe import recipe_command
 from wdae.extract.config import ExtractConfig
+from wdae.printing import say
 
 app = App(
     name="extract", help="Turn pictures into a feature bank with a trained backbone.", help_format="plaintext"
@@ -38,4 +39,4 @@ def extract(
     done = run_extraction(recipe, output, device=device)
     if done is not None:
         rate = f"{done.images_per_s:,.0f} images/s, {done.tflops:.1f} TFLOP/s"
-        print(f"{done.path}: {done.images} images ({rate} while embedding)")
+        say(f"{done.path}: {done.images} images ({rate} while embedding)")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cyclopts import App
 
+from wdae.printing import json_text
+
 app = App(name="info", help_format="markdown")
 
 
@@ -25,8 +27,6 @@ def info(model: Path, *, json: bool = False) -> None:
 
     facts = summary(load(model), model)
     if json:
-        import json as text
-
-        print(text.dumps(facts, indent=2, ensure_ascii=False))
+        print(json_text(facts, indent=2))
     else:
         print_summary(facts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from cyclopts import App, Parameter
 
 from wdae.classifier.config import LearnConfig
 from wdae.cli.recipe import recipe_command
+from wdae.printing import warn
 
 app = App(name="learn", help="Learn a model from base classes, to teach new classes to.")
 
@@ -74,10 +74,10 @@ def learn(
     asked = checked(Lesson, None, options).model_copy(update={"recipe": recipe})
     try:
         with attending(asked, output, resume=resume) as (lesson, work):
-            model = learn_from(lesson, work, on_progress=lambda line: print(line, file=sys.stderr))
+            model = learn_from(lesson, work, on_progress=warn)
             save(model, output)
     except KeyboardInterrupt:
         if (kept := unfinished(output)).exists():
-            print(f"{kept} keeps what was done; go on with: wdae learn -o {output} --resume", file=sys.stderr)
+            warn(f"{kept} keeps what was done; go on with: wdae learn -o {output} --resume")
         raise
     print_summary(summary(load(output), output))

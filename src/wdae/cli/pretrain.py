@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import recipe_command
+from wdae.printing import say
 from wdae.stage1.config import Stage1Config
 
 app = App(
@@ -65,6 +66,6 @@ def pretrain(
     rate = f"{outcome.images_per_s:,.0f} images/s, {outcome.tflops:.1f} TFLOP/s"
     figures = ", ".join(f"{name} {value:.2f}" for name, value in outcome.figures.items())
     if outcome.finished:
-        print(f"{outcome.model}: {outcome.total_steps} steps, {rate}; {figures}")
+        say(f"{outcome.model}: {outcome.total_steps} steps, {rate}; {figures}")
     else:
-        print(f"stopped at step {outcome.step} of {outcome.total_steps} ({rate}); go on with --resume")
+        say(f"stopped at step {outcome.step} of {outcome.total_steps} ({rate}); go on with --resume")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from wdae.printing import say
+
 app = App(name="remove", help_format="markdown")
 
 
@@ -32,4 +34,4 @@ def remove(
 
     with changing(model, patience=patience) as changed:
         changed.remove(classes)
-    print(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")
+    say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")

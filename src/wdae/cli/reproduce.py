@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import Output, recipe_command
+from wdae.printing import say
 from wdae.reproduce.config import ReproduceRecipe
 
 app = App(name="reproduce", help="Run the rows of the paper's tables and set them beside its figures.")
@@ -61,9 +62,9 @@ def reproduce(
         needed = Measurement.get(Console(width=1000), Console(width=1000).options, table).maximum
         Console(width=max(console.width, needed)).print(table)  # a wide table wraps, whole
         for line in pairs(figures):
-            console.print(line, highlight=False, markup=False)
+            say(line)
     for line in not_run(record):
-        console.print(line, highlight=False, markup=False)
+        say(line)
     if "plots_missing" in record:
-        console.print(f"no plots: {record['plots_missing']}", markup=False)
-    console.print(f"{run.path / PAGE}: {record['seconds'] / 60:.1f} minutes", markup=False)
+        say(f"no plots: {record['plots_missing']}")
+    say(f"{run.path / PAGE}: {record['seconds'] / 60:.1f} minutes")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wdae.printing import cell
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -18,7 +20,7 @@ def gains_table(
     from rich.table import Table
 
     title = f"Gain over {baseline}, points (paired, ± 95 % interval)"
-    view = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    view = Table(title=cell(title), box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     view.add_column("method", no_wrap=True)
     view.add_column("shots", justify="right")
     shown = [m for m in metrics if table.gains(baseline, m)]
@@ -33,5 +35,5 @@ def gains_table(
             gain = gains[metric].get((result.method, result.n_shot))
             text = "" if gain is None else gain.percent(signed=True)
             row.append(f"[bold]{text}[/bold]" if gain is not None and gain.excludes_zero else text)
-        view.add_row(result.label, str(result.n_shot), *row)
+        view.add_row(cell(result.label), str(result.n_shot), *row)
     return view

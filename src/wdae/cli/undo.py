@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cyclopts import App
 
+from wdae.printing import say
+
 app = App(name="undo", help_format="markdown")
 
 
@@ -30,4 +32,4 @@ def undo(model: Path, *, to: int | None = None, patience: float = 60.0) -> None:
         else:
             changed.restore(to)
     at = "as learned" if changed.history.head == 0 else f"after change {changed.history.head}"
-    print(f"{model}: {at}; {len(changed.names)} classes ({len(changed.added)} added)")
+    say(f"{model}: {at}; {len(changed.names)} classes ({len(changed.added)} added)")

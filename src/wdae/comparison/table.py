@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wdae.evaluation.paper import PaperFigure
 from wdae.evaluation.results import Estimate, Result
 from wdae.evaluation.table import ResultTable
+from wdae.printing import cell, csv_cell, markdown_cell, markdown_table
 from wdae.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -120,21 +121,20 @@ class ComparisonTable:
         from rich.table import Table
 
         head, body = self.cells()
-        view = Table(caption=self.caption)
+        view = Table(caption=cell(self.caption))
         for name in head:
             view.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
         for before, row in zip([None, *body], body, strict=False):
             if before is not None and before[0] != row[0]:
                 view.add_section()
-            view.add_row(*row)
+            view.add_row(*map(cell, row))
         return view
 
     def markdown(self) -> str:
         """The table for a document."""
         head, body = self.cells()
-        rule = ["---" if name == "method" else "---:" for name in head]
-        lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
-        return "\n".join([*lines, "", self.caption, ""])
+        lines = markdown_table(head, body, left=["method"])
+        return "\n".join([*lines, "", markdown_cell(self.caption), ""])
 
     def csv(self) -> str:
         """One line a record."""
@@ -142,7 +142,7 @@ class ComparisonTable:
         out = io.StringIO()
         writer = csv.DictWriter(out, fieldnames=list(records[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(records)
+        writer.writerows({key: csv_cell(value) for key, value in record.items()} for record in records)
         return out.getvalue()
 
     def json(self) -> str:

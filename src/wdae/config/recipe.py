@@ -34,6 +34,7 @@ from wdae.config.inheritance import read
 from wdae.config.keys import describe
 from wdae.config.text import Text, write
 from wdae.errors import RecipeError
+from wdae.printing import printable
 
 __all__ = ["Config", "Field", "dump", "load"]
 
@@ -90,7 +91,7 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
     faults += recipe_faults.sentences(errors, describe(cls, groups=True), where)
     if faults or recipe is None:
         head = f"{name} has {len(faults)} faults:\n  " if len(faults) > 1 else f"{name}: "
-        raise RecipeError(head + "\n  ".join(faults))
+        raise RecipeError(head + "\n  ".join(map(printable, faults)))
     return recipe
 
 

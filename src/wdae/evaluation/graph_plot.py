@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wdae.errors import WdaeError
 from wdae.evaluation.plots import COLOURS, figure
+from wdae.printing import printable
 
 Array = npt.NDArray[Any]
 _BASE, _NOVEL = "#9aa0a6", COLOURS[1]
@@ -169,7 +170,7 @@ def _labels(axes: Any, graph: ClassGraph, points: Array) -> None:
         taken.append(box)
         centre = (box[0] + w / 2 - pixels[i, 0], box[1] + h / 2 - pixels[i, 1])
         text = axes.annotate(
-            graph.names[i],
+            printable(graph.names[i]),
             points[i],
             xytext=centre,
             textcoords="offset points",

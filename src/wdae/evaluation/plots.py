@@ -17,6 +17,7 @@ import numpy as np
 from wdae.errors import MissingExtraError
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable, title
+from wdae.printing import printable
 from wdae.storage.files import atomic_file
 
 Save = Callable[[str | Path, str], list[Path]]
@@ -60,7 +61,7 @@ def training_curves(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> li
         for axes, (panel, series) in zip(_row(fig, len(panels)), panels.items(), strict=True):
             for i, (name, (steps, values)) in enumerate(series.items()):
                 colour = COLOURS[i % len(COLOURS)]
-                label = name.replace("_", " ").replace("/", " ")
+                label = printable(name.replace("_", " ").replace("/", " "))
                 if len(values) > 100:
                     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
                     steps, values = _smooth(steps, values)
@@ -110,7 +111,7 @@ def _shots_panel(axes: Any, results: Sequence[Result], metric: str) -> None:
             marker=MARKERS[i % len(MARKERS)],
             linestyle=LINES[i % len(LINES)],
             capsize=3,
-            label=method,
+            label=printable(method),
         )
     axes.set_xticks(range(len(shots)), [str(shot) for shot in shots])
     axes.set_xlim(-0.4, len(shots) - 0.6)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from wdae.errors import WdaeError
 from wdae.evaluation.results import METRICS, Estimate, Result, is_result, paired
+from wdae.printing import cell, csv_cell, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 TITLES = {
     "novel": "novel",
@@ -97,7 +99,7 @@ class ResultTable:
         prior = {"all_prior"} if any(r.protocol == "all-way" for r in self.results) else set()
         return {"novel", "base", "all", "harmonic"} | prior
 
-    def rich(self, caption: str | None = None) -> Table:
+    def rich(self, caption: str | Text | None = None) -> Table:
         """The table for a terminal; it fits 80 columns. Print it with ``rich.print``."""
         from rich import box
         from rich.table import Table
@@ -122,7 +124,7 @@ class ResultTable:
             table.add_column(name, justify="right" if i else "left", no_wrap=True)
         for i, row in enumerate(body):
             last_of_group = i + 1 < len(body) and body[i + 1][1] != row[1]
-            table.add_row(*row, end_section=last_of_group)
+            table.add_row(*map(cell, row), end_section=last_of_group)
         return table
 
     def csv(self) -> str:
@@ -133,7 +135,9 @@ class ResultTable:
         out = io.StringIO()
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({**r, "ci95": "" if math.isnan(r["ci95"]) else r["ci95"]} for r in rows)
+        for r in rows:
+            record = {**r, "ci95": "" if math.isnan(r["ci95"]) else r["ci95"]}
+            writer.writerow({key: csv_cell(value) for key, value in record.items()})
         return out.getvalue()
 
     def json(self) -> str:
@@ -143,8 +147,7 @@ class ResultTable:
     def markdown(self) -> str:
         """The table for a document."""
         head, body = self.cells()
-        lines = [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *body]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n".join(markdown_table(head, body, left=["method", "episodes"]))
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result into a folder."""

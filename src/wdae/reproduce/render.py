@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import title
+from wdae.printing import cell, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,9 +28,7 @@ def markdown(record: Mapping[str, Any], heading: int = 1) -> str:
     for table in record["tables"]:
         head, body = cells(table)
         out += [f"{mark}# {table_title(table)}", "", *table_notes(table, record), ""]
-        rule = ["---", *["---:"] * (len(head) - 1)]
-        out += ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
-        out += ["", *pairs(table)]
+        out += [*markdown_table(head, body, left=["row"]), "", *pairs(table)]
     out += not_run(record)
     return "\n".join(out).rstrip() + "\n"
 
@@ -173,13 +172,13 @@ def rich_tables(record: Mapping[str, Any]) -> list[Table]:
     views = []
     for table in record["tables"]:
         head, body = cells(table)
-        view = Table(title=table_title(table), box=box.SIMPLE_HEAD, pad_edge=False)
+        view = Table(title=cell(table_title(table)), box=box.SIMPLE_HEAD, pad_edge=False)
         for name in head:
             view.add_column(name, justify="left" if name == "row" else "right", no_wrap=True)
         for before, row in zip([None, *body], body, strict=False):
             if before is not None and before[1] != row[1]:
                 view.add_section()
-            view.add_row(*row)
+            view.add_row(*map(cell, row))
         views.append(view)
     return views
 

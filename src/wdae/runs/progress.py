@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from wdae.printing import printable, say
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -49,7 +51,7 @@ class Progress:
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.description, self.unit, self.done = total, description, unit, done
+        self.total, self.description, self.unit, self.done = total, printable(description), unit, done
         self.fields: dict[str, Any] = {}
         self._file = sys.stderr if file is None else file
         self._clock = clock
@@ -110,14 +112,14 @@ class Progress:
     def _show(self) -> None:
         self._told = self._clock()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, state=self._state())
+            self._bar.update(self._task, completed=self.done, state=printable(self._state()))
 
     def _say(self) -> None:
         self._told = self._clock()
         left = self.seconds_left
         rest = "" if left is None else f"  {_duration(left)} left"
         line = f"{self.description} {self.done}/{self.total}  {self._state()}{rest}"
-        print(line, file=self._file, flush=True)
+        say(line, to=self._file)
 
 
 def _bar(file: TextIO) -> RichProgress:
@@ -126,10 +128,10 @@ def _bar(file: TextIO) -> RichProgress:
     from rich.progress import Progress as RichProgress
 
     return RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
         console=Console(file=file),
