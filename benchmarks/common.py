@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wdae.runs.environment import environment
-from wdae.storage.files import write_json
+from wdae.storage.records import write_json
 
 RESULTS = Path(__file__).parent / "results"
 

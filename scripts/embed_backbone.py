@@ -32,7 +32,9 @@ from wdae.classifier.summary import label
 from wdae.errors import ModelError
 from wdae.runs.environment import commit
 from wdae.stage1.model_file import CARD, WEIGHTS
-from wdae.storage.files import load_tensors, read_json, save_tensors, sha256, write_json, write_text
+from wdae.storage.files import sha256, write_text
+from wdae.storage.records import read_json, write_json
+from wdae.storage.tensors import load_tensors, save_tensors
 
 README = """# Model card: `resnet12`, a backbone for pictures, and a model ready to use
 

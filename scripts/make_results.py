@@ -37,7 +37,8 @@ from wdae.evaluation.results import Estimate
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import FORMAT as REPRODUCTION
 from wdae.reproduce.render import markdown
-from wdae.storage.files import read_json, write_text
+from wdae.storage.files import write_text
+from wdae.storage.records import read_json
 
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"

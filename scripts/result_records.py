@@ -10,7 +10,7 @@ from wdae.evaluation.table import ResultTable
 from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.reproduce.record import FORMAT
 from wdae.runs.run import Run
-from wdae.storage.files import read_json, write_json
+from wdae.storage.records import read_json, write_json
 
 METRICS = ("novel", "base", "all", "harmonic")
 BASELINE = "initial-estimate"

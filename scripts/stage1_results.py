@@ -18,7 +18,7 @@ from typing import Any
 from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
-from wdae.storage.files import read_json, write_json
+from wdae.storage.records import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "stage1"

@@ -13,7 +13,7 @@ from wdae.bank import FeatureBank, class_means
 from wdae.bank.importing import import_bank, import_parts
 from wdae.errors import BankError, StorageError, WdaeError
 from wdae.parts import Part
-from wdae.storage.files import save_tensors
+from wdae.storage.tensors import save_tensors
 from wdae.synthetic import synthetic_bank
 
 GOOD: dict[str, Any] = {

@@ -8,7 +8,7 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.bank.importing import import_bank, import_parts
 from wdae.parts import Part
-from wdae.storage.files import save_tensors
+from wdae.storage.tensors import save_tensors
 from wdae.synthetic import synthetic_bank
 
 WORDS = ["bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kea"]

@@ -205,7 +205,7 @@ def test_another_backbone_than_the_models_is_refused(
 ) -> None:
     import shutil
 
-    from wdae.storage.files import load_tensors, save_tensors
+    from wdae.storage.tensors import load_tensors, save_tensors
 
     assert run("learn", "-o", tmp_path / "model") == 0
     shutil.copytree(small, tmp_path / "newer")

@@ -33,7 +33,7 @@ from wdae.stage1.run import run_pretraining
 from wdae.stage1.state import differences
 from wdae.stage1.train import BEST, LAST, train_stage1
 from wdae.storage.checkpoint import load_checkpoint
-from wdae.storage.files import load_tensors
+from wdae.storage.tensors import load_tensors
 
 
 def wdae(*words: str) -> None:

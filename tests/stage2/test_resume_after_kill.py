@@ -18,7 +18,7 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.storage.checkpoint import load_checkpoint
-from wdae.storage.files import load_tensors
+from wdae.storage.tensors import load_tensors
 
 KILLS = 10
 STEPS, EVERY = 600, 4  # 150 checkpoints
@@ -32,7 +32,7 @@ import torch
 import torch._dynamo  # what the first optimiser step would import, in every sitting anew
 torch.set_num_threads(1)
 from wdae.bank import FeatureBank
-from wdae.storage.files import save_tensors
+from wdae.storage.tensors import save_tensors
 from wdae.stage2.train import train
 from wdae.stage2.config import MetaRecipe
 

@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from wdae.storage import files as storage
+from wdae.storage import records
+from wdae.storage.tensors import load_tensors, open_tensors, save_tensors
 
 
 def test_text_bytes_and_json_come_back_and_leave_nothing_else(tmp_path: Path) -> None:
     storage.write_text(tmp_path / "a.txt", "zwölf\r\n")
     storage.write_bytes(tmp_path / "b.bin", b"\x00\xff")
-    storage.write_json(tmp_path / "new" / "folder" / "c.json", {"é": [1, 2.5, None]})
+    records.write_json(tmp_path / "new" / "folder" / "c.json", {"é": [1, 2.5, None]})
     assert (tmp_path / "a.txt").read_bytes() == "zwölf\r\n".encode()
     assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff"
-    assert storage.read_json(tmp_path / "new" / "folder" / "c.json") == {"é": [1, 2.5, None]}
+    assert records.read_json(tmp_path / "new" / "folder" / "c.json") == {"é": [1, 2.5, None]}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b.bin", "new"]
 
 
@@ -87,8 +89,8 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> No
         "empty": values[:0],
         "view": values,
     }
-    storage.save_tensors(tmp_path / "t.safetensors", tensors, {"key": "value"})
-    back, metadata = storage.open_tensors(tmp_path / "t.safetensors")
+    save_tensors(tmp_path / "t.safetensors", tensors, {"key": "value"})
+    back, metadata = open_tensors(tmp_path / "t.safetensors")
     assert metadata == {"key": "value"}
     assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -98,7 +100,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> No
 
 def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
-    storage.save_tensors(tmp_path / "t.safetensors", {"a": torch.ones(2)})
+    save_tensors(tmp_path / "t.safetensors", {"a": torch.ones(2)})
     storage.write_text(tmp_path / "t.txt", "x")
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert len(modes) == 1
@@ -131,18 +133,18 @@ def test_what_a_killed_writer_left_is_swept_away_and_a_living_one_is_let_be(tmp_
 def test_a_file_is_mapped_rather_than_read(tmp_path: Path) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("resident memory is measured through /proc")
-    storage.save_tensors(tmp_path / "t.safetensors", {"a": torch.ones(16_000_000)})
+    save_tensors(tmp_path / "t.safetensors", {"a": torch.ones(16_000_000)})
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     before = resident()
-    tensors = storage.load_tensors(tmp_path / "t.safetensors")
+    tensors = load_tensors(tmp_path / "t.safetensors")
     assert resident() - before < 16_000_000
     assert tensors["a"][-1] == 1
 
 
 def test_json_is_written_for_other_tools_too(tmp_path: Path) -> None:
-    storage.write_json(tmp_path / "x.json", {"a": 1})
+    records.write_json(tmp_path / "x.json", {"a": 1})
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}
     assert (tmp_path / "x.json").read_text().endswith("}\n")

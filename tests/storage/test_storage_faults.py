@@ -13,6 +13,7 @@ import torch
 
 from wdae.errors import StorageError
 from wdae.storage import files as storage
+from wdae.storage import records
 from wdae.storage.checkpoint import (
     load_checkpoint,
     optimiser_tensors,
@@ -20,6 +21,7 @@ from wdae.storage.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
+from wdae.storage.tensors import save_tensors
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_an_altered_state_is_refused(checkpoint: Path) -> None:
 
 
 def test_another_file_is_not_a_checkpoint(tmp_path: Path) -> None:
-    storage.save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+    save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
     with pytest.raises(StorageError, match="not a checkpoint"):
         load_checkpoint(tmp_path / "x.safetensors")
     with pytest.raises(StorageError, match="does not exist"):
@@ -114,9 +116,9 @@ def test_a_generator_state_of_another_device_is_refused() -> None:
 def test_json_faults(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": ')
     with pytest.raises(StorageError, match="truncated or altered"):
-        storage.read_json(tmp_path / "x.json")
+        records.read_json(tmp_path / "x.json")
     with pytest.raises(StorageError, match="does not exist"):
-        storage.read_json(tmp_path / "y.json")
+        records.read_json(tmp_path / "y.json")
 
 
 def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from wdae.storage import files as storage
+from wdae.storage import files as storage, records
 from wdae.errors import StorageError
 from wdae.synthetic import synthetic_bank
 from wdae.storage.checkpoint import load_checkpoint, save_checkpoint

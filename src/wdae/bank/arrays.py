@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from wdae.errors import BankError, MissingExtraError, nearest
-from wdae.storage import files as storage
+from wdae.storage import records
+from wdae.storage.tensors import open_tensors
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -50,7 +51,7 @@ def _npy(path: Path) -> Arrays:
 
 def _safetensors(path: Path) -> Arrays:
     """Tensors, and lists of names in the metadata (a JSON list, or names with commas between)."""
-    tensors, metadata = storage.open_tensors(path)
+    tensors, metadata = open_tensors(path)
     arrays: Arrays = {
         name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
         for name, tensor in tensors.items()
@@ -121,7 +122,7 @@ def _lines(path: Path) -> Arrays:
 
 
 def _json(path: Path) -> Arrays:
-    value = storage.read_json(path)
+    value = records.read_json(path)
     arrays: Arrays = (
         {k: np.array(v) for k, v in value.items()} if isinstance(value, dict) else {"": np.array(value)}
     )

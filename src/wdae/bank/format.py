@@ -12,6 +12,8 @@ from wdae.bank.encoding import Encoding, encode
 from wdae.errors import BankError, StorageError
 from wdae.parts import Part
 from wdae.storage import files as storage
+from wdae.storage import records
+from wdae.storage.tensors import load_tensors, save_tensors
 from wdae.version import __version__
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def save_bank(bank: FeatureBank, path: str | Path, encoding: Encoding) -> None:
     if bank.query_only is not None:
         tensors["query_only"] = bank.query_only
     with storage.atomic_folder(path) as folder:
-        storage.save_tensors(folder / TENSORS, tensors)
+        save_tensors(folder / TENSORS, tensors)
         manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION if bank.query_only is not None else 1,
@@ -61,7 +63,7 @@ def save_bank(bank: FeatureBank, path: str | Path, encoding: Encoding) -> None:
                 }
             },
         }
-        storage.write_json(folder / MANIFEST, manifest | {"sha256": _digest(manifest)})
+        records.write_json(folder / MANIFEST, manifest | {"sha256": _digest(manifest)})
 
 
 def open_bank(path: str | Path, *, verify: bool = True) -> FeatureBank:
@@ -72,7 +74,7 @@ def open_bank(path: str | Path, *, verify: bool = True) -> FeatureBank:
     manifest = read_manifest(folder)
     for name, entry in manifest["files"].items():
         _check_file(folder / name, entry, verify=verify)
-    tensors = storage.load_tensors(folder / TENSORS)
+    tensors = load_tensors(folder / TENSORS)
     for name, entry in manifest["tensors"].items():
         tensor = tensors.get(name)
         if tensor is None or [list(tensor.shape), str(tensor.dtype)] != [
@@ -108,7 +110,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not path.is_file():
         what = "does not exist" if not folder.exists() else f"has no {MANIFEST}, so it is not a feature bank"
         raise StorageError(f"{folder} {what}; make one with `wdae bank import` or `wdae bank synthesize`")
-    manifest = storage.read_json(path)
+    manifest = records.read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise StorageError(f"{path} is not the manifest of a feature bank of wdae")
     version = manifest.get("version")

@@ -15,7 +15,8 @@ from pathlib import Path
 from wdae.classifier.config import LearnConfig
 from wdae.config import Config, Field
 from wdae.errors import RunError, StorageError
-from wdae.storage.files import read_json, refuse_existing, write_json
+from wdae.storage.files import refuse_existing
+from wdae.storage.records import read_json, write_json
 
 ASKED = "asked.json"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from wdae.errors import StorageError
 from wdae.storage import files as storage
+from wdae.storage import records
 from wdae.version import __version__
 
 FORMAT = "wdae-model"
@@ -32,7 +33,7 @@ def is_model(path: str | Path) -> bool:
     if not file.is_file():
         return False
     try:
-        value = storage.read_json(file)
+        value = records.read_json(file)
     except StorageError:
         return True  # it is meant to be one, and whoever opens it will be told
     return isinstance(value, dict) and value.get("format") == FORMAT
@@ -59,7 +60,7 @@ def read_manifest(
     if not path.is_file():
         what = "does not exist" if not folder.exists() else f"has no {MANIFEST}, so it is not a model"
         raise StorageError(f"{folder} {what}; make one with: wdae learn -o {folder}")
-    value = storage.read_json(path)
+    value = records.read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise StorageError(f"{path} is not the manifest of a model of wdae")
     version = value.get("version")

@@ -15,7 +15,7 @@ from wdae.data import ImageSet
 from wdae.errors import WdaeError
 from wdae.parts import Part
 from wdae.runs.progress import progress
-from wdae.storage.files import load_tensors, save_tensors
+from wdae.storage.tensors import load_tensors, save_tensors
 
 _SAVED_TOGETHER = 2048  # pictures whose features an interruption can cost
 

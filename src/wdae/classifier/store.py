@@ -27,6 +27,7 @@ from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
 from wdae.storage import files as storage
 from wdae.storage.lock import PATIENCE, alone
+from wdae.storage.tensors import load_tensors, save_tensors
 
 GROUND, BACKBONE = "ground.safetensors", "backbone.safetensors"
 
@@ -52,10 +53,10 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> None:
         _save_again(model, Path(path))
         return
     with storage.atomic_folder(path) as folder:
-        storage.save_tensors(folder / GROUND, _ground_tensors(model.ground, half))
+        save_tensors(folder / GROUND, _ground_tensors(model.ground, half))
         files = {GROUND: entry(folder / GROUND)}
         if model.backbone is not None and model.backbone.tensors is not None:
-            storage.save_tensors(folder / BACKBONE, model.backbone.tensors)
+            save_tensors(folder / BACKBONE, model.backbone.tensors)
             files[BACKBONE] = entry(folder / BACKBONE)
         blocks: list[dict[str, Any]] = []
         if model.examples:
@@ -160,7 +161,7 @@ def _write_examples(
     if shown:
         tensors["pictures"] = torch.stack([examples[i].picture for i in shown])  # type: ignore[misc]
         tensors["shown"] = torch.tensor(shown)
-    storage.save_tensors(folder / name, tensors)
+    save_tensors(folder / name, tensors)
     files[name] = entry(folder / name)
     return {"file": name, "rows": len(examples), "sources": [e.source for e in examples]}
 
@@ -169,7 +170,7 @@ def _read(folder: Path, verify: bool) -> tuple[Model, dict[str, Any]]:
     manifest = read_manifest(folder)
     check_files(folder, manifest["files"], verify)
     try:
-        ground = _ground(storage.load_tensors(folder / GROUND), manifest)
+        ground = _ground(load_tensors(folder / GROUND), manifest)
         examples: list[Example] = []
         for block in manifest["examples"]:
             examples += _read_examples(folder, block, ground.dim)
@@ -179,13 +180,13 @@ def _read(folder: Path, verify: bool) -> tuple[Model, dict[str, Any]]:
         raise StorageError(f"{folder} is altered: {error!r}; copy the model again") from error
     model = Model(ground, examples, history)
     if card is not None:
-        stored = storage.load_tensors(folder / BACKBONE) if BACKBONE in manifest["files"] else None
+        stored = load_tensors(folder / BACKBONE) if BACKBONE in manifest["files"] else None
         model.backbone = PictureBackbone(card, stored)
     return model, manifest
 
 
 def _read_examples(folder: Path, block: dict[str, Any], dim: int) -> list[Example]:
-    tensors = storage.load_tensors(folder / block["file"])
+    tensors = load_tensors(folder / block["file"])
     features = tensors["features"]
     if features.shape != (block["rows"], dim):
         raise ValueError(f"{block['file']} has features of shape {list(features.shape)}")

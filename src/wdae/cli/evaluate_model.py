@@ -17,7 +17,8 @@ def evaluate_model(words: Sequence[str], *, output: Path | None, json: bool, csv
     from wdae.classifier.manifest import is_model
     from wdae.classifier.measure import measure
     from wdae.classifier.store import load
-    from wdae.storage.files import write_json, write_text
+    from wdae.storage.files import write_text
+    from wdae.storage.records import write_json
 
     if not words or not is_model(words[0]):
         raise ModelError(

@@ -32,7 +32,7 @@ from wdae.runtime.randomness import derive_seed
 from wdae.stage2.build import build_method
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.run import MODEL, train_method
-from wdae.storage.files import read_json, write_json
+from wdae.storage.records import read_json, write_json
 
 _COST = "cost.json"  # written last: a method that has it is trained
 _CHUNK = {"cuda": 512}  # episodes at once: some methods hold a graph for each query

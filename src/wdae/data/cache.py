@@ -19,7 +19,8 @@ from wdae.data.parallel import in_chunks
 from wdae.data.source import ImageSource, content_digest
 from wdae.errors import DataError, StorageError
 from wdae.parts import Part
-from wdae.storage.files import atomic_folder, read_json, write_json
+from wdae.storage.files import atomic_folder
+from wdae.storage.records import read_json, write_json
 
 try:
     import fcntl

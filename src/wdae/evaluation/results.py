@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wdae.errors import StorageError, WdaeError, nearest
-from wdae.storage.files import atomic_file, read_json, write_json
+from wdae.storage.files import atomic_file
+from wdae.storage.records import read_json, write_json
 
 FORMAT, VERSION = "wdae-result", 1
 METRICS = ("novel", "base", "all", "all_prior", "harmonic")

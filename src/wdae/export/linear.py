@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wdae.classifier.model import Model
 from wdae.export.module import metadata
-from wdae.storage.files import save_tensors
+from wdae.storage.tensors import save_tensors
 
 
 def export_linear(model: Model, path: str | Path) -> Path:
@@ -21,7 +21,7 @@ def export_linear(model: Model, path: str | Path) -> Path:
     >>> from wdae.methods.calibration import Calibration
     >>> from wdae.classifier import Ground
     >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
-    >>> from wdae.storage.files import load_tensors
+    >>> from wdae.storage.tensors import load_tensors
     >>> file = export_linear(model, Path(place.name) / "model.safetensors")
     >>> {name: list(tensor.shape) for name, tensor in sorted(load_tensors(file).items())}
     {'bias': [2], 'weight': [2, 4]}

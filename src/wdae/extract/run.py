@@ -31,8 +31,9 @@ from wdae.runtime.distributed import Team, join
 from wdae.stage1.data import parted
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.stage1.train import fast_arithmetic
-from wdae.storage.files import load_tensors, read_json, save_tensors, write_json
 from wdae.storage.files import sha256 as file_sha256
+from wdae.storage.records import read_json, write_json
+from wdae.storage.tensors import load_tensors, save_tensors
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from wdae.methods import Method
 from wdae.methods.base import base_classes, gather_support
 from wdae.nn.cosine import unit
 from wdae.parts import Part
-from wdae.storage.files import load_tensors, save_tensors
+from wdae.storage.tensors import load_tensors, save_tensors
 
 POINTS = 61  # of a trade-off curve
 

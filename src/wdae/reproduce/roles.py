@@ -20,7 +20,8 @@ from wdae.reproduce.recipes import stage1_recipe
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import CARD, WEIGHTS
-from wdae.storage.files import read_json, sha256, write_json
+from wdae.storage.files import sha256
+from wdae.storage.records import read_json, write_json
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
 

@@ -24,7 +24,7 @@ from wdae.runs.progress import progress
 from wdae.runs.run import Run
 from wdae.runtime.device import pick_device, pick_dtype
 from wdae.stage2.run import MODEL, train_method
-from wdae.storage.files import read_json, write_json
+from wdae.storage.records import read_json, write_json
 
 # Settings are written first, the record last: a row that has one is finished.
 SETTINGS, RECORD, CLOCK = "settings.json", "row.json", "clock.json"

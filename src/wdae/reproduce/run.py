@@ -28,7 +28,8 @@ from wdae.reproduce.roles import RoleBank, needed_roles, open_role, why_missing
 from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
 from wdae.runs.run import RECIPE, Run
 from wdae.runtime.device import pick_device
-from wdae.storage.files import read_json, write_json, write_text
+from wdae.storage.files import write_text
+from wdae.storage.records import read_json, write_json
 
 RESULTS, PAGE = "results.json", "results.md"
 

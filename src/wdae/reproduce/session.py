@@ -9,7 +9,7 @@ from wdae.reproduce.benchmark import Benchmark
 from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.run import chosen_rows
 from wdae.runs.run import Run
-from wdae.storage.files import read_json, write_json
+from wdae.storage.records import read_json, write_json
 
 BENCHMARK = "benchmark.json"
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wdae.errors import RunError, StorageError
 from wdae.runs.environment import environment
-from wdae.storage.files import atomic_folder, read_json, write_bytes, write_json, write_text
+from wdae.storage.files import atomic_folder, write_bytes, write_text
+from wdae.storage.records import read_json, write_json
 
 if TYPE_CHECKING:
     from wdae.config import Config

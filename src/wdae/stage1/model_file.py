@@ -10,7 +10,8 @@ import torch
 
 from wdae.errors import ModelError
 from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
-from wdae.storage.files import load_tensors, read_json, save_tensors, write_json
+from wdae.storage.records import read_json, write_json
+from wdae.storage.tensors import load_tensors, save_tensors
 
 FORMAT, VERSION = "wdae-stage1-model", 1
 WEIGHTS, CARD = "model.safetensors", "model.json"

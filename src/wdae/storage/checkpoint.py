@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wdae.errors import StorageError
-from wdae.storage import files as storage
+from wdae.storage.tensors import open_tensors, save_tensors
 
 FORMAT = "wdae-checkpoint"
 VERSION = 1
@@ -47,12 +47,12 @@ def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], state: Mapp
     text = json.dumps(dict(state))
     cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "state": text, "sha256": _digest(cpu, text)}
-    storage.save_tensors(path, cpu, metadata)
+    save_tensors(path, cpu, metadata)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint, refusing one that is truncated, altered, or of a newer format."""
-    tensors, metadata = storage.open_tensors(path)
+    tensors, metadata = open_tensors(path)
     if metadata.get("format") != FORMAT:
         raise StorageError(f"{path} is not a checkpoint of wdae")
     version = metadata.get("version", "")

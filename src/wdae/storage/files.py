@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
-import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from wdae.errors import StorageError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _SUFFIX = ".tmp"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextmanager
@@ -45,7 +43,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         temporary.replace(target)
         _flush_folder(target.parent)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -68,7 +66,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         temporary.rename(target)
         _flush_folder(target.parent)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -90,72 +88,35 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: str | Path) -> Any:
-    """The value in the JSON file ``path``."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _cannot_read(Path(path), error) from error
-    except ValueError as error:  # bad JSON and bad UTF-8 alike
-        raise StorageError(f"{path} is truncated or altered: not valid JSON ({error})") from error
-
-
-def save_tensors(
-    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write named tensors to a safetensors file, atomically.
-
-    Tensors on any device and with any strides; two that share memory are written as two.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    rows: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        row = tensor.detach().cpu().contiguous()
-        storage = row.untyped_storage().data_ptr()
-        rows[name] = row.clone() if storage in seen else row  # the format refuses shared memory
-        seen.add(storage)
-    with atomic_file(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
+def read_bytes(path: str | Path, limit: int, *, follow: bool = True) -> bytes:
+    """The bytes of a regular file, refused where it has more than ``limit``."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise StorageError(f"{path} has {size} bytes; at most {limit} are read")
         try:
-            save_file(rows, temporary, metadata=dict(metadata) if metadata else None)
-        except SafetensorError as error:  # the library reports a full disk in its own class
-            raise _cannot_write(Path(path), _os_error(error)) from error
-        temporary.chmod(mode)  # the library leaves files that only their owner may read
+            return file.read(limit)
+        except OSError as error:
+            raise _cannot_read(Path(path), error) from error
 
 
-def load_tensors(path: str | Path, *, device: str = "cpu") -> dict[str, Tensor]:
-    """All tensors of the safetensors file ``path``; on the CPU they are mapped, not read, until used."""
-    return open_tensors(path, device=device)[0]
-
-
-def open_tensors(path: str | Path, *, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As :func:`load_tensors`, together with the file's metadata."""
-    from safetensors import SafetensorError, safe_open
-
+def open_regular(path: str | Path, *, follow: bool = True) -> BufferedReader:
+    """Open a file for reading: never a device, a pipe or a folder and, unless ``follow``, never a link."""
+    flags = os.O_RDONLY | _NO_WAIT | (0 if follow else _NO_LINK)
     try:
-        with safe_open(str(path), framework="pt", device=device) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except OSError as error:
+        descriptor = os.open(path, flags)
+    except (OSError, ValueError) as error:
         raise _cannot_read(Path(path), error) from error
-    except (SafetensorError, ValueError) as error:
-        raise StorageError(
-            f"{path} is truncated or altered: not a whole safetensors file ({error})"
-        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def sha256(path: str | Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _cannot_read(Path(path), error) from error
@@ -168,7 +129,7 @@ def _resolved(path: str | Path) -> Path:
         target = target.resolve() if target.is_symlink() else target.absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise cannot_write(target, error) from error
     return target
 
 
@@ -214,19 +175,24 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _cannot_write(path: Path, error: OSError) -> StorageError:
+def cannot_write(path: Path, error: OSError) -> StorageError:
+    """What a person is told when a file cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"the disk is full: cannot write {path}; free some space. What was there is kept")
     reason = error.strerror or str(error)
     return StorageError(f"cannot write {path}: {reason}; what was there is kept")
 
 
-def _os_error(error: Exception) -> OSError:
-    number = re.search(r"os error (\d+)", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))
-
-
-def _cannot_read(path: Path, error: OSError) -> StorageError:
-    if not path.exists():
+def _cannot_read(path: Path, error: OSError | ValueError) -> StorageError:
+    number = getattr(error, "errno", None)
+    if number == errno.ENOENT:
         return StorageError(f"{path} does not exist")
-    return StorageError(f"cannot read {path}: {error.strerror or error}")
+    if number == errno.ELOOP:
+        return StorageError(f"{path} is a link, and files of wdae never are; put the file itself there")
+    return StorageError(f"cannot read {_named(path)}: {getattr(error, 'strerror', None) or error}")
+
+
+def _named(path: Path) -> str:
+    """A path for a message, cut where it is long."""
+    text = str(path)
+    return text if len(text) <= 300 else f"{text[:297]}..."

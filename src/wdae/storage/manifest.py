@@ -1,0 +1,222 @@
+"""Manifests: one JSON file in a folder says what belongs to it, with the size and digest of every file.
+
+The one way in and out for every folder format. A manifest is validated before anything of it is used; files
+are plain names, regular files and never links; what is not listed is not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, TypeVar
+
+from pydantic import Field
+
+from wdae.errors import StorageError
+from wdae.storage import records
+from wdae.storage.files import open_regular, read_bytes, sha256, write_text
+from wdae.storage.records import Count, Digest, Record, Text
+from wdae.version import __version__
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_FILES = 10_000
+
+FileName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$")]
+"""A file inside a folder: no folders, no hidden names."""
+Upgrade = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""From version n of a format to n + 1: the manifest as plain data, and its folder."""
+
+
+class FileEntry(Record):
+    """What a manifest says of a file."""
+
+    bytes: Count
+    sha256: Digest
+
+
+class Manifest(Record):
+    """What every manifest has; a format is a subclass with its own fields.
+
+    >>> class Note(Manifest):
+    ...     FORMAT, VERSION, FILE, NOUN = "wdae-note", 1, "note.json", "a note"
+    ...     text: str
+    >>> import tempfile
+    >>> place = tempfile.TemporaryDirectory()
+    >>> write(Note, place.name, {"text": "hello", "files": {}})
+    >>> read(Note, place.name).text
+    'hello'
+    """
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    FILE: ClassVar[str]
+    """The manifest's own name."""
+    NOUN: ClassVar[str]
+    """What the folder is, for messages: ``a model``."""
+    REMEDY: ClassVar[str] = ""
+    """How such a folder is made, for messages: ``; make one with: wdae learn``."""
+    SEALED: ClassVar[int] = 1
+    """The first version that has a digest of its own and a list of files."""
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {}
+    """By n: from version n to n + 1. Tensors keep their names for good; a new one has a default."""
+
+    format: Text
+    version: Annotated[int, Field(ge=1, le=1_000_000)]
+    written_by: Text = ""
+    files: Annotated[dict[FileName, FileEntry], Field(max_length=MAX_FILES)]
+    sha256: Digest
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+def write(
+    kind: type[M], folder: str | Path, content: Mapping[str, Any], *, version: int | None = None
+) -> None:
+    """Write or replace a folder's manifest: the moment at which a change takes effect.
+
+    Args:
+        content: the format's own fields and ``files`` (:func:`entry` for each), as plain data.
+        version: an older version, where nothing of the newest is used.
+    """
+    value = {
+        "format": kind.FORMAT,
+        "version": version or kind.VERSION,
+        "written_by": f"wdae {__version__}",
+        **content,
+    }
+    value["sha256"] = _digest(value)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    path = Path(folder) / kind.FILE
+    records.validate(kind, text.encode(), path)  # what could not be read again is not written
+    write_text(path, text + "\n")
+
+
+def read(kind: type[M], folder: str | Path) -> M:
+    """The manifest of a folder, brought up to the newest version."""
+    folder = Path(folder)
+    path = folder / kind.FILE
+    if not os.path.lexists(path):
+        what = "does not exist" if not folder.exists() else f"has no {kind.FILE}, so it is not {kind.NOUN}"
+        raise StorageError(f"{folder} {what}{kind.REMEDY}")
+    data = read_bytes(path, records.MAX_BYTES, follow=False)
+    value = records.parse(data, path)
+    if not isinstance(value, dict) or value.get("format") != kind.FORMAT:
+        raise StorageError(f"{path} is not the manifest of {kind.NOUN} of wdae")
+    version = check_version(value.get("version"), kind.VERSION, kind.NOUN, folder)
+    if version >= kind.SEALED:
+        given = value.pop("sha256", None)
+        if given != _digest(value):
+            raise StorageError(
+                f"{path} is altered: its checksum does not match; copy the folder again, or make it anew"
+            )
+        value["sha256"] = given
+    if version == kind.VERSION:
+        return records.construct(kind, data, path)
+    for number in range(version, kind.VERSION):
+        try:
+            value = {**kind.UPGRADES.get(number, _same)(value, folder), "version": number + 1}
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise StorageError(
+                f"{path} is altered: not {kind.NOUN} of version {version} ({error!r})"
+            ) from None
+    value.setdefault("sha256", _digest(value))
+    return records.construct(kind, json.dumps(value), path)
+
+
+def is_kind(kind: type[Manifest], folder: str | Path) -> bool:
+    """Whether a folder is meant to be one of this format, as far as its manifest says."""
+    path = Path(folder) / kind.FILE
+    if not path.is_file():
+        return False
+    try:
+        value = records.read_json(path)
+    except StorageError:
+        return True  # whoever opens it is told what is wrong
+    return isinstance(value, dict) and value.get("format") == kind.FORMAT
+
+
+def check_version(version: Any, newest: int, noun: str, where: str | Path) -> int:
+    """A format's version, which must be a number that this code reads."""
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise StorageError(f"{where} is altered: its format version is {records.shown(version)}")
+    if version > newest:
+        raise StorageError(
+            f"{where} has {noun.partition(' ')[2]} format {version}, newer than {newest}, the newest this"
+            " version of wdae reads; upgrade wdae"
+        )
+    return version
+
+
+def entry(path: str | Path) -> dict[str, Any]:
+    """What a manifest says of the file ``path``."""
+    return {"bytes": Path(path).stat().st_size, "sha256": sha256(path)}
+
+
+def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) -> None:
+    """Every listed file is there, regular, of its size and, unless ``verify`` is off, unaltered."""
+    found = []
+    for name, listed in manifest.files.items():
+        try:
+            with open_listed(folder, name, listed) as file:
+                if verify:
+                    _check_digest(file, listed, Path(folder) / name)
+        except StorageError as error:
+            found.append(str(error))
+    if found:
+        raise StorageError("\n  ".join(found))
+
+
+def open_listed(folder: str | Path, name: str, entry: FileEntry) -> BinaryIO:
+    """Open a listed file for reading: regular, no link, of the size that the manifest says."""
+    path = Path(folder) / name
+    file = open_regular(path, follow=False)
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.bytes:
+        file.close()
+        raise StorageError(
+            f"{path} is truncated or altered: {size} bytes, written as {entry.bytes}; copy it again"
+        )
+    return file
+
+
+def read_tensors(
+    folder: str | Path, manifest: Manifest, name: str, *, verify: bool = True
+) -> dict[str, Tensor]:
+    """The tensors of a listed safetensors file, mapped; hashed first unless ``verify`` is off."""
+    from wdae.storage.tensors import tensors_in
+
+    path = Path(folder) / name
+    if name not in manifest.files:
+        raise StorageError(
+            f"{path} is not listed in {manifest.FILE}, so it is not read; copy the folder again"
+        )
+    listed = manifest.files[name]
+    with open_listed(folder, name, listed) as file:
+        if verify:
+            _check_digest(file, listed, path)
+        return tensors_in(file, path)[0]
+
+
+def _check_digest(file: BinaryIO, listed: FileEntry, path: Path) -> None:
+    if listed.bytes:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest = hashlib.sha256(data).hexdigest()
+    else:
+        digest = hashlib.sha256().hexdigest()
+    if digest != listed.sha256:
+        raise StorageError(f"{path} is altered: its checksum does not match; copy it again")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _same(value: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return value
