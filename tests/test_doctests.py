@@ -13,7 +13,7 @@ OTHERS = (
     "wdae.classifier.embedded:embedded_backbone",
     "wdae.bank.embedded:embedded_bank",
     "wdae.classifier.embedded:embedded_model",
-    "wdae.evaluation.measure:compare",
+    "wdae.evaluation.measure:evaluate",
     "wdae.evaluation.nearest_mean:nearest_mean_accuracy",
     "wdae.evaluation.results:Estimate",
     "wdae.calibration.step_size:choose_steps",

@@ -176,8 +176,9 @@ def test_tables_in_every_form() -> None:
     assert float(rows[0]["mean"]) == table.results[0].metrics["novel"].mean
     assert [entry["method"] for entry in json.loads(table.json())] == ["initial", "wdae-gnn"]
     lines = table.markdown().splitlines()
-    assert lines[0] == "| method | episodes | novel | novel, top 5 |"
-    assert str(table.results[1].metrics["novel"]) in lines[3]
+    assert lines[0].startswith("5-way accuracy, %")
+    assert lines[2] == "| method | shots | novel | novel, top 5 |"
+    assert str(table.results[1].metrics["novel"]) in lines[5]
 
 
 def test_the_terminal_table_shows_percent() -> None:

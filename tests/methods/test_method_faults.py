@@ -13,7 +13,7 @@ from wdae.cli.main import root
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import chosen_methods
 from wdae.errors import EpisodeError, ModelError, RecipeError, StorageError
-from wdae.evaluation.load import load_methods
+from wdae.evaluation.measure import load_methods
 from wdae.evaluation.protocol import few_way
 from wdae.methods import BaseClasses, LearnedMethod, Support, make, names
 from wdae.methods.base import Method, base_classes

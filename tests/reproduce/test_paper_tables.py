@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wdae.evaluation.paper_tables import REPORTED, reported
+from wdae.evaluation.paper import REPORTED, reported
 from wdae.reproduce.benchmark import Benchmark
 from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.reproduce.recipes import find_recipe, stage1_recipe

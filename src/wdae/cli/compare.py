@@ -50,6 +50,7 @@ def compare(
     from wdae.config import load
     from wdae.evaluation.html import write_report
     from wdae.evaluation.paper import paper_figures
+    from wdae.evaluation.text_table import show
     from wdae.runs.run import RECIPE, Run
 
     if resume:
@@ -68,8 +69,5 @@ def compare(
     if json or csv:
         print(view.json() if json else view.csv(), end="\n" if json else "")
         return
-    from rich.console import Console
-
-    console = Console()
-    Console(width=console.width if console.is_terminal else 200).print(view.rich())
+    show(view.text())
     say(f"report: {run.report}")

@@ -36,16 +36,12 @@ def demo(
     device
         auto, cpu, cuda, ...
     """
-    from rich.console import Console
-
-    from wdae.cli.show import gains_table
+    from wdae.evaluation.text_table import show
     from wdae.reproduce.demo import run_demo
 
     folder = _free_folder() if output is None else output
     run, table = run_demo(folder, episodes=episodes, steps=steps, seed=seed, device=device)
-    console = Console()
-    console.print(table.rich())
-    console.print(gains_table(table, "initial-estimate"))
+    show(table.accuracies(), table.differences("initial-estimate"))
     say(f"report: {run.report}")
 
 

@@ -68,13 +68,11 @@ def evaluate(
 
         evaluate_model(methods, output=output, json=json, csv=csv)
         return
-    from rich.console import Console
-
     from wdae.bank import FeatureBank
-    from wdae.cli.show import gains_table
     from wdae.evaluation.config import EvaluationConfig
-    from wdae.evaluation.load import load_methods
-    from wdae.evaluation.measure import compare
+    from wdae.evaluation.measure import evaluate as measure_all
+    from wdae.evaluation.measure import load_methods
+    from wdae.evaluation.text_table import show
     from wdae.runtime.device import pick_device, pick_dtype
 
     features = FeatureBank.open(bank)
@@ -84,7 +82,7 @@ def evaluate(
     config = EvaluationConfig(
         protocol=protocol, shots=shots, ways=ways, queries=queries, episodes=episodes or default
     )
-    table = compare(chosen, features, config, seed=seed, device=where)
+    table = measure_all(chosen, features, config, seed=seed, device=where)
     if output is not None:
         table.save(output)
     if json:
@@ -92,7 +90,4 @@ def evaluate(
     elif csv:
         print(table.csv(), end="")
     else:
-        console = Console()
-        console.print(table.rich())
-        if len(chosen) > 1:
-            console.print(gains_table(table, "initial-estimate"))
+        show(table.accuracies(), *([table.differences("initial-estimate")] if len(chosen) > 1 else []))

@@ -42,8 +42,9 @@ def reproduce(
     json
         Print the record as JSON.
     """
+    from wdae.evaluation.text_table import show
     from wdae.reproduce.benchmarks import BENCHMARKS
-    from wdae.reproduce.render import not_run, pairs, rich_tables
+    from wdae.reproduce.render import not_run, pairs, text_table
     from wdae.reproduce.run import PAGE
     from wdae.reproduce.run import reproduce as run_all
     from wdae.reproduce.session import open_run
@@ -54,14 +55,9 @@ def reproduce(
     if json:
         print((run.path / "results.json").read_text(encoding="utf-8"), end="")
         return
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console()
-    for table, figures in zip(rich_tables(record), record["tables"], strict=True):
-        needed = Measurement.get(Console(width=1000), Console(width=1000).options, table).maximum
-        Console(width=max(console.width, needed)).print(table)  # a wide table wraps, whole
-        for line in pairs(figures):
+    for table in record["tables"]:
+        show(text_table(table))
+        for line in pairs(table):
             say(line)
     for line in not_run(record):
         say(line)

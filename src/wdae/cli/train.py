@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wdae.cli.recipe import Output, recipe_command
-from wdae.printing import cell
 from wdae.stage2.config import MetaRecipe
 
 app = App(name="train", help="Train a denoiser of class weights on a feature bank (stage 2).")
@@ -50,4 +49,4 @@ def train(
     else:
         run = Run.create(output, recipe, seed=recipe.seed, force=force)
     table = run_training(run, recipe, features, resume=resume)
-    Console().print(table.rich(caption=cell(f"report: {run.report}")))
+    Console().print(table.rich(caption=f"report: {run.report}"))

@@ -1,25 +1,24 @@
-"""Many methods on one bank: train what needs training, measure all on the same episodes, keep everything."""
+"""Many methods on one bank: trained where they need it, measured on the same episodes."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from wdae.bank import FeatureBank
 from wdae.comparison.config import CompareRecipe
-from wdae.comparison.settle import better_of
-from wdae.errors import ModelError, RecipeError
+from wdae.errors import ModelError
 from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import few_way
-from wdae.evaluation.results import Result
+from wdae.evaluation.results import Estimate, Result, paired
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
 from wdae.methods.base import base_classes
@@ -36,6 +35,7 @@ from wdae.storage.records import read_json, write_json
 
 _COST = "cost.json"  # written last: a method that has it is trained
 _CHUNK = {"cuda": 512}  # episodes at once: some methods hold a graph for each query
+M = TypeVar("M", bound=Method)
 
 
 def chosen_methods(recipe: CompareRecipe) -> list[str]:
@@ -93,8 +93,6 @@ def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None)
 def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> ResultTable:
     """Train and measure every method of a recipe; what an earlier call has finished is not run again."""
     chosen = chosen_methods(recipe)
-    if recipe.reference == "all":
-        raise RecipeError("'reference' is one method, got 'all'")
     for position, name in enumerate(chosen):
         missing = [k for k in recipe.shots if _finished(run, name, k, recipe) is None]
         if not missing:
@@ -124,9 +122,9 @@ def _ready(
     began = time.perf_counter()
     with _one_thread(device):
         method = train_method(part, training, bank, resume=True)
-    cost: dict[str, Any] = {"parameters": _n_parameters(method)}
+    cost: dict[str, Any] = {"parameters": method.n_parameters()}
     if by_shot and isinstance(method, LearnedMethod):
-        cost |= _settle(folder / MODEL, method, n_shot, training, recipe, bank)
+        cost |= _keep_if_better(folder / MODEL, method, n_shot, training, recipe, bank)
     cost["training_seconds"] = time.perf_counter() - began
     write_json(folder / _COST, cost)
     return load_method(folder / MODEL, device, dim=bank.dim), cost
@@ -134,8 +132,7 @@ def _ready(
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """Train on one core of a CPU: steps are so small that a second one helps little, and where it has other
-    work to do, waiting for it at the end of every operation makes training several times slower."""
+    """Train on one core of a CPU: for such small steps, waiting for a busy second core costs more time."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -145,7 +142,17 @@ def _one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _settle(
+def better_of(trained: M, start: M, measure: Callable[[Method], Result]) -> tuple[M, Estimate]:
+    """Keep the trained method only if it beats its start on validation classes; also the paired gain.
+
+    Training on base classes can cost accuracy on others. The best of several states on the same validation
+    episodes is partly luck, so ``measure`` takes other episodes than training has chosen on.
+    """
+    gain = paired(measure(trained), measure(start), "novel")
+    return (trained if gain.mean > 0 and gain.excludes_zero else start), gain
+
+
+def _keep_if_better(
     path: Path,
     trained: LearnedMethod,
     n_shot: int,
@@ -153,7 +160,7 @@ def _settle(
     recipe: CompareRecipe,
     bank: FeatureBank,
 ) -> dict[str, Any]:
-    """Leave the start in place of the trained method unless training gained something; say which."""
+    """Save the start in place of the trained method unless training gained something; say which."""
     device = pick_device(recipe.device)
     start = build_method(training, bank, base_classes(bank)).to(device).eval()
     measure = partial(
@@ -210,10 +217,3 @@ def _finished(run: Run, name: str, n_shot: int, recipe: CompareRecipe) -> Result
 
 def _episode_seed(recipe: CompareRecipe) -> int:
     return derive_seed(recipe.seed, "test episodes")
-
-
-def _n_parameters(method: Method) -> int:
-    if isinstance(method, LearnedMethod):
-        return method.n_parameters()
-    modules: Sequence[torch.nn.Module] = [method.denoiser] if isinstance(method, WDAE) else []
-    return sum(p.numel() for module in modules for p in module.parameters())

@@ -1,26 +1,24 @@
-"""A comparison for people and machines: accuracies, paired differences, and what each method cost."""
+"""A comparison as a table: accuracies, paired differences, and what each method cost."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wdae.evaluation.paper import PaperFigure
 from wdae.evaluation.results import Estimate, Result
 from wdae.evaluation.table import ResultTable
-from wdae.printing import cell, csv_cell, markdown_cell, markdown_table
+from wdae.evaluation.text_table import TextTable, csv_records, json_records
 from wdae.storage.files import write_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 BEGIN, END = "<!-- wdae compare: begin -->", "<!-- wdae compare: end -->"
 _METRICS = ("novel", "base", "all")
+_COLUMNS = (
+    *("shots", "method", "novel", "difference", "base", "all", "difference"),
+    *("parameters", "training, s", "episodes/s"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class ComparisonTable:
     backbone: str | None = None
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat record a method and number of shots; accuracies and differences in fractions."""
+        """One flat record for each method and number of shots, in fractions."""
         gains = self._gains()
         records = []
         for result in self.table:
@@ -66,22 +64,21 @@ class ComparisonTable:
             records.append(record)
         return records
 
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Heading and rows for people, in percent and points."""
+    def text(self) -> TextTable:
+        """The table for people, in percent and points."""
         gains = self._gains()
-        head = ["shots", "method", "novel", "difference", "base", "all", "difference", "parameters"]
-        head += ["training, s", "episodes/s"]
-        head += ["paper, novel (backbone)"] if self.paper is not None else []
-        return head, [self._row(result, gains) for result in self.table]
+        head = [*_COLUMNS, *(["paper, novel (backbone)"] if self.paper is not None else [])]
+        rows = [self._row(result, gains) for result in self.table]
+        return TextTable(head, rows, caption=self.caption, sections="shots")
 
     def _row(self, result: Result, gains: Mapping[tuple[str, int, str], Estimate]) -> list[str]:
         def accuracy(metric: str) -> str:
             missing = "novel only" if metric == "all" else "–"
-            return str(result.metrics[metric]) if metric in result.metrics else missing
+            return str(result.metrics.get(metric, missing))
 
         def difference(metric: str) -> str:
             gain = gains.get((result.method, result.n_shot, metric))
-            return "–" if gain is None else gain.percent(signed=True) + ("*" if gain.excludes_zero else "")
+            return "–" if gain is None else gain.starred()
 
         info = result.info
         row = [str(result.n_shot), result.label, accuracy("novel"), difference("novel"), accuracy("base")]
@@ -116,38 +113,17 @@ class ComparisonTable:
             text += f" Features here: {self.backbone or 'backbone not named'}; the paper's backbones differ."
         return text
 
-    def rich(self) -> Table:
-        """The table for a terminal."""
-        from rich.table import Table
-
-        head, body = self.cells()
-        view = Table(caption=cell(self.caption))
-        for name in head:
-            view.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-        for before, row in zip([None, *body], body, strict=False):
-            if before is not None and before[0] != row[0]:
-                view.add_section()
-            view.add_row(*map(cell, row))
-        return view
-
     def markdown(self) -> str:
         """The table for a document."""
-        head, body = self.cells()
-        lines = markdown_table(head, body, left=["method"])
-        return "\n".join([*lines, "", markdown_cell(self.caption), ""])
+        return self.text().markdown() + "\n"
 
     def csv(self) -> str:
-        """One line a record."""
-        records = self.records()
-        out = io.StringIO()
-        writer = csv.DictWriter(out, fieldnames=list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: csv_cell(value) for key, value in record.items()} for record in records)
-        return out.getvalue()
+        """One line for each record."""
+        return csv_records(self.records())
 
     def json(self) -> str:
         """A list of the records."""
-        return json.dumps(self.records(), indent=2)
+        return json_records(self.records())
 
     def save(self, folder: Path) -> None:
         """``comparison.csv``, ``.json`` and ``.md`` in a folder."""

@@ -1,18 +1,21 @@
-"""Several methods on the same episodes, for several numbers of shots."""
+"""Measure methods, given by name or file, on the same episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.errors import ModelError, nearest
 from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import OnProgress, all_way, few_way
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
-from wdae.methods.base import Method
+from wdae.methods import Method, is_learned, make, names
+from wdae.methods.saved import load_method
 from wdae.runs.progress import progress
 
 
@@ -20,42 +23,22 @@ def measure(
     method: Method,
     bank: FeatureBank,
     n_shot: int,
-    protocol: Literal["few-way", "all-way"],
+    config: EvaluationConfig,
     *,
-    n_way: int,
-    n_query: int,
-    n_episodes: int,
     seed: int,
     device: torch.device | str,
     on_progress: OnProgress | None = None,
     base_queries: Collection[str] | None = None,
 ) -> Result:
-    """One method at one number of shots, by either protocol; all-way has no ``n_way`` and ``n_query``."""
-    if protocol == "few-way":
-        return few_way(
-            method,
-            bank,
-            n_shot,
-            n_way=n_way,
-            n_query=n_query,
-            n_episodes=n_episodes,
-            seed=seed,
-            device=device,
-            on_progress=on_progress,
-        )
-    return all_way(
-        method,
-        bank,
-        n_shot,
-        n_episodes=n_episodes,
-        seed=seed,
-        base_queries=base_queries,
-        device=device,
-        on_progress=on_progress,
-    )
+    """One method at one number of shots, by the protocol of the configuration."""
+    common: dict[str, Any] = {"n_episodes": config.episodes, "seed": seed, "device": device}
+    common["on_progress"] = on_progress
+    if config.protocol == "few-way":
+        return few_way(method, bank, n_shot, n_way=config.ways, n_query=config.queries, **common)
+    return all_way(method, bank, n_shot, base_queries=base_queries, **common)
 
 
-def compare(
+def evaluate(
     methods: Sequence[Method],
     bank: FeatureBank,
     config: EvaluationConfig,
@@ -63,32 +46,56 @@ def compare(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> ResultTable:
-    """Evaluate every method on the same episodes by the protocol of the configuration.
+    """Measure every method on the same episodes.
 
-    >>> from wdae.methods import make
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
     >>> config = EvaluationConfig(shots=(1,), queries=5, episodes=20)
-    >>> table = compare([make("initial-estimate"), make("fine-tune")], bank, config)
+    >>> table = evaluate([make("initial-estimate"), make("fine-tune")], bank, config)
     >>> [result.method for result in table]
     ['initial-estimate', 'fine-tune']
     """
-    results = []
-    total = len(methods) * len(config.shots) * config.episodes
-    with progress(total, "evaluating") as bar:
-        for n_shot in config.shots:
-            for method in methods:
-                result = measure(
-                    method,
-                    bank,
-                    n_shot,
-                    config.protocol,
-                    n_way=config.ways,
-                    n_query=config.queries,
-                    n_episodes=config.episodes,
-                    seed=seed,
-                    device=device,
-                    on_progress=bar.update,
+    with progress(len(methods) * len(config.shots) * config.episodes, "evaluating") as bar:
+        return ResultTable(
+            tuple(
+                measure(method, bank, n_shot, config, seed=seed, device=device, on_progress=bar.update)
+                for n_shot in config.shots
+                for method in methods
+            )
+        )
+
+
+def load_methods(words: Sequence[str], device: torch.device, dtype: torch.dtype) -> list[Method]:
+    """The methods, the initial estimate first."""
+    methods: list[Method] = [make("initial-estimate")]
+    for word in words:
+        path = Path(word)
+        if path.is_dir():
+            path = path / "model.safetensors"
+            if not path.exists():
+                raise ModelError(f"{word} holds no model.safetensors; give a run that was trained to its end")
+        if path.is_file():
+            methods.append(load_method(path, device, dtype))
+        elif word in names():
+            if is_learned(word):
+                how = "" if word.startswith("wdae") else f" --method {word}"
+                raise ModelError(
+                    f"{word} must be trained first: wdae train{how} ..., then give its run folder; "
+                    "or use wdae compare, which trains what it compares"
                 )
-                results.append(result)
-    return ResultTable(tuple(results))
+            if word != "initial-estimate":
+                methods.append(make(word))
+        else:
+            hint = nearest(word, names())
+            raise ModelError(f"{word!r} is no run folder, model file or method{hint} (see wdae methods)")
+    return _distinct(methods)
+
+
+def _distinct(methods: list[Method]) -> list[Method]:
+    """Two runs of one recipe have the same name; results need different ones."""
+    seen: dict[str, int] = {}
+    for method in methods:
+        seen[method.name] = seen.get(method.name, 0) + 1
+        if seen[method.name] > 1:
+            method.name = f"{method.name}-{seen[method.name]}"
+    return methods

@@ -1,7 +1,7 @@
 """Plots of a run, each as PNG and SVG: training curves, accuracy against shots.
 
-The colours are those of Okabe and Ito, told apart by colour-blind readers too; methods also differ in
-marker and line. The same input gives the same bytes.
+The colours of Okabe and Ito are distinct for colour-blind readers; methods also differ in marker and line.
+The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from wdae.errors import MissingExtraError
-from wdae.evaluation.results import Result
-from wdae.evaluation.table import ResultTable, title
+from wdae.evaluation.results import Estimate, Result
+from wdae.evaluation.table import title
 from wdae.printing import printable
 from wdae.storage.files import atomic_file
 
@@ -74,50 +74,68 @@ def training_curves(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> li
 
 
 def accuracy_against_shots(
-    results: ResultTable | Iterable[Result], folder: str | Path, metrics: Sequence[str] = ("novel", "all")
+    results: Iterable[Result], folder: str | Path, metrics: Sequence[str] = ("novel", "all")
 ) -> list[Path]:
-    """Accuracy of each method against the number of shots, with 95 % intervals; a figure per protocol."""
+    """Accuracy against the number of shots with 95 % intervals, a line for each method.
+
+    Each protocol and number of novel classes has a figure of its own.
+    """
     groups: dict[tuple[str, int], list[Result]] = {}
     for result in results:
         groups.setdefault((result.protocol, result.n_way), []).append(result)
     paths: list[Path] = []
     for (protocol, n_way), group in groups.items():
-        shown = [metric for metric in metrics if any(metric in r.metrics for r in group)]
-        if not shown:
-            continue
-        with figure(5.2 * len(shown), 4.2) as (fig, save):
-            panels = _row(fig, len(shown))
-            for axes, metric in zip(panels, shown, strict=True):
-                _shots_panel(axes, [r for r in group if metric in r.metrics], metric)
-            panels[0].legend(*panels[0].get_legend_handles_labels(), loc="lower right")
-            fig.suptitle(f"{protocol}, {n_way} novel classes")
-            paths += save(folder, f"accuracy-{protocol}-{n_way}way")
+        lines = [(r.method, r.n_shot, r.metrics) for r in group]
+        name = f"accuracy-{protocol}-{n_way}way"
+        paths += shots_figure(lines, folder, name, metrics, heading=f"{protocol}, {n_way} novel classes")
     return paths
 
 
-def _shots_panel(axes: Any, results: Sequence[Result], metric: str) -> None:
-    shots = sorted({r.n_shot for r in results})
-    place = {shot: i for i, shot in enumerate(shots)}
-    methods = list(dict.fromkeys(r.method for r in results))
-    for i, method in enumerate(methods):
-        mine = sorted((r for r in results if r.method == method), key=lambda r: r.n_shot)
-        # A little to the side of each other, so that intervals do not cover one another.
-        aside = 0.06 * (i - (len(methods) - 1) / 2)
-        axes.errorbar(
-            [place[r.n_shot] + aside for r in mine],
-            [100 * r.metrics[metric].mean for r in mine],
-            yerr=[100 * np.nan_to_num(r.metrics[metric].ci95) for r in mine],
-            color=COLOURS[i % len(COLOURS)],
-            marker=MARKERS[i % len(MARKERS)],
-            linestyle=LINES[i % len(LINES)],
-            capsize=3,
-            label=printable(method),
-        )
-    axes.set_xticks(range(len(shots)), [str(shot) for shot in shots])
-    axes.set_xlim(-0.4, len(shots) - 0.6)
-    axes.set_xlabel("shots (images of each novel class)")
-    axes.set_ylabel("accuracy, %")
-    axes.set_title(title(metric))
+def shots_figure(
+    points: Sequence[tuple[str, int, Mapping[str, Estimate]]],
+    folder: str | Path,
+    name: str,
+    metrics: Sequence[str] = ("novel", "all"),
+    heading: str | None = None,
+    axis: str = "accuracy, %",
+) -> list[Path]:
+    """One panel for each metric; ``points`` are a line's label, the number of shots, and estimates."""
+    shown = [metric for metric in metrics if any(metric in estimates for _, _, estimates in points)]
+    if not shown:
+        return []
+    shots = sorted({n_shot for _, n_shot, _ in points})
+    labels = list(dict.fromkeys(label for label, _, _ in points))
+    with figure(5.2 * len(shown), 4.2) as (fig, save):
+        panels = _row(fig, len(shown))
+        for axes, metric in zip(panels, shown, strict=True):
+            for i, label in enumerate(labels):
+                mine = {k: e[metric] for own, k, e in points if own == label and metric in e}
+                aside = 0.06 * (i - (len(labels) - 1) / 2)  # so that intervals do not cover one another
+                axes.errorbar(
+                    [shots.index(k) + aside for k in sorted(mine)],
+                    [100 * mine[k].mean for k in sorted(mine)],
+                    yerr=[100 * np.nan_to_num(mine[k].ci95) for k in sorted(mine)],
+                    capsize=3,
+                    label=printable(label),
+                    **line_style(i),
+                )
+            axes.set_xticks(range(len(shots)), [str(k) for k in shots])
+            axes.set_xlim(-0.4, len(shots) - 0.6)
+            axes.set_xlabel("shots (images of each novel class)")
+            axes.set_ylabel(axis)
+            axes.set_title(title(metric))
+        panels[0].legend(loc="lower right")
+        fig.suptitle(heading)
+        return save(folder, name)
+
+
+def line_style(i: int) -> dict[str, Any]:
+    """Colour, marker and dashes of the i-th line."""
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "marker": MARKERS[i % len(MARKERS)],
+        "linestyle": LINES[i % len(LINES)],
+    }
 
 
 @contextmanager

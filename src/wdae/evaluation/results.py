@@ -67,6 +67,24 @@ class Estimate:
         mean = f"{100 * self.mean:{'+' if signed else ''}.2f}"
         return mean if math.isnan(self.ci95) else f"{mean} ± {100 * self.ci95:.2f}"
 
+    def marked(self) -> tuple[str, str]:
+        """A difference in points, and "gain" or "loss" where the interval excludes zero."""
+        mark = "" if not self.excludes_zero else "gain" if self.mean > 0 else "loss"
+        return self.percent(signed=True), mark
+
+    def starred(self) -> str:
+        """A difference in points, with a star where the interval excludes zero."""
+        return self.percent(signed=True) + ("*" if self.excludes_zero else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, where an interval that does not exist is null."""
+        return {"mean": self.mean, "ci95": None if math.isnan(self.ci95) else self.ci95, "n": self.n}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Estimate:
+        """From JSON."""
+        return cls(value["mean"], math.nan if value["ci95"] is None else value["ci95"], value["n"])
+
     def __str__(self) -> str:
         return self.percent()
 
@@ -140,10 +158,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON schema above."""
-        estimates = {
-            name: {"mean": e.mean, "ci95": None if math.isnan(e.ci95) else e.ci95, "n": e.n}
-            for name, e in self.metrics.items()
-        }
+        estimates = {name: estimate.to_dict() for name, estimate in self.metrics.items()}
         head = {"format": FORMAT, "version": VERSION, "method": self.method}
         head |= {key: getattr(self, key) for key in _EPISODES}
         return {**head, "metrics": estimates, "info": dict(self.info)}
@@ -176,10 +191,7 @@ class Result:
         beside = path.with_suffix(".safetensors")
         try:
             rows = load(beside.read_bytes())
-            metrics = {
-                name: Estimate(e["mean"], math.nan if e["ci95"] is None else e["ci95"], e["n"])
-                for name, e in data["metrics"].items()
-            }
+            metrics = {name: Estimate.from_dict(value) for name, value in data["metrics"].items()}
             keys = ("method", "protocol", "n_way", "n_shot", "seed", "n_episodes")
             head = {key: data[key] for key in keys}
         except (OSError, SafetensorError) as error:

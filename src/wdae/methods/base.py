@@ -179,6 +179,10 @@ class Method(ABC):
         """What a result file should say about it beside its name."""
         return {"transductive": True} if self.transductive else {}
 
+    def n_parameters(self) -> int:
+        """How many numbers are learned."""
+        return 0
+
     def refuse_joint(self, joint: bool) -> None:
         """Say that base classes cannot be scored, where they are asked for and cannot."""
         if joint and not self.joint:

@@ -99,6 +99,10 @@ class WDAE(Method):
             said["power"] = self.space.power
         return said
 
+    def n_parameters(self) -> int:
+        """How many numbers the denoiser has learned."""
+        return sum(p.numel() for p in self.denoiser.parameters())
+
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
         """``on(base).adapt(support)``, for a single use."""
         return self.on(base).adapt(support, joint)

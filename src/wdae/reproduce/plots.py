@@ -1,4 +1,4 @@
-"""The plots of a reproduction, from its record alone: so that documents can draw them again."""
+"""The plots of a reproduction, drawn from its record."""
 
 from __future__ import annotations
 
@@ -8,51 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from wdae.evaluation.plots import COLOURS, LINES, MARKERS, figure
-from wdae.evaluation.table import title
+from wdae.evaluation.plots import COLOURS, figure, line_style, shots_figure
+from wdae.evaluation.results import Estimate
 
 
 def draw(record: Mapping[str, Any], folder: Path) -> list[Path]:
     """Every plot the record has figures for, as PNG and SVG; the files written."""
     curves, paths = record["curves"], []
     if len({line["n_shot"] for line in curves["shots"]}) > 1:
-        paths += accuracy_against_shots(
-            curves["shots"], folder, "top-5 accuracy, %" if _is_top5(record) else None
-        )
+        top5 = any(metric.endswith("_top5") for table in record["tables"] for metric in table["metrics"])
+        axis = "top-5 accuracy, %" if top5 else "accuracy, %"
+        points = [
+            (line["label"], line["n_shot"], {m: Estimate.from_dict(e) for m, e in line["metrics"].items()})
+            for line in curves["shots"]
+        ]
+        paths += shots_figure(points, folder, "accuracy-against-shots", axis=axis)
     if curves["trade_off"]:
         paths += trade_off(curves["trade_off"], folder)
     if curves["classes"]:
         paths += gain_by_distance(curves["classes"], curves["class_shots"], folder)
     return paths
-
-
-def accuracy_against_shots(
-    lines: Sequence[Mapping[str, Any]], folder: Path, name: str | None = None
-) -> list[Path]:
-    """Accuracy of each method against the number of shots, with 95 % intervals."""
-    metrics = [m for m in ("novel", "all") if any(m in line["metrics"] for line in lines)]
-    shots = sorted({line["n_shot"] for line in lines})
-    rows = list(dict.fromkeys(line["label"] for line in lines))
-    with figure(5.2 * len(metrics), 4.2) as (fig, save):
-        panels = list(fig.subplots(1, len(metrics), squeeze=False)[0])
-        for axes, metric in zip(panels, metrics, strict=True):
-            for i, label in enumerate(rows):
-                mine = [line for line in lines if line["label"] == label and metric in line["metrics"]]
-                aside = 0.06 * (i - (len(rows) - 1) / 2)  # intervals side by side
-                axes.errorbar(
-                    [shots.index(line["n_shot"]) + aside for line in mine],
-                    [100 * line["metrics"][metric]["mean"] for line in mine],
-                    yerr=[100 * (line["metrics"][metric]["ci95"] or 0) for line in mine],
-                    label=label,
-                    capsize=3,
-                    **_style(i),
-                )
-            axes.set_xticks(range(len(shots)), [str(shot) for shot in shots])
-            axes.set_xlabel("shots (pictures of each novel class)")
-            axes.set_ylabel(name or "accuracy, %")
-            axes.set_title(title(metric))
-        panels[0].legend(loc="lower right")
-        return save(folder, "accuracy-against-shots")
 
 
 def trade_off(curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -62,7 +37,7 @@ def trade_off(curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         panels = list(fig.subplots(1, len(shots), squeeze=False)[0])
         for axes, n_shot in zip(panels, shots, strict=True):
             for i, curve in enumerate(c for c in curves if c["n_shot"] == n_shot):
-                style = _style(i)
+                style = line_style(i)
                 novel, base = 100 * np.array(curve["novel"]), 100 * np.array(curve["base"])
                 order = np.argsort(novel)
                 axes.plot(novel[order], base[order], style["linestyle"], color=style["color"])
@@ -94,15 +69,3 @@ def gain_by_distance(classes: Sequence[Mapping[str, Any]], n_shot: int, folder: 
         axes.set_ylabel("wDAE-GNN − wDAE-MLP, points")
         axes.set_title(f"{n_shot} shot{'s' if n_shot > 1 else ''}; {label}")
         return save(folder, "gnn-gain-by-distance")
-
-
-def _style(i: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[i % len(COLOURS)],
-        "marker": MARKERS[i % len(MARKERS)],
-        "linestyle": LINES[i % len(LINES)],
-    }
-
-
-def _is_top5(record: Mapping[str, Any]) -> bool:
-    return any(metric.endswith("_top5") for table in record["tables"] for metric in table["metrics"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from wdae.evaluation.paper_tables import reported
+from wdae.evaluation.paper import reported
 from wdae.evaluation.results import Estimate, Result, paired
 from wdae.methods.wdae import step_for
 from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role, Table
@@ -66,7 +65,7 @@ def _pairs(
         for n_shot in shots:
             one, two = a.result(n_shot, episodes), b.result(n_shot, episodes)
             if one is not None and two is not None:
-                gains = {m: estimate(paired(one, two, m)) for m in metrics if m in one.metrics}
+                gains = {m: paired(one, two, m).to_dict() for m in metrics if m in one.metrics}
                 entry = {"row": name, "label": a.row.label, "over": b.row.label, "n_shot": n_shot}
                 records.append(entry | {"gains": gains})
     return records
@@ -89,7 +88,7 @@ def _line(
         if figure is not None and row.name not in table.ours:
             paper[metric] = {"mean": figure[0] / 100, "ci95": figure[1] / 100}
         if reference is not None and row.name != REFERENCE and metric in reference.metrics:
-            gains[metric] = estimate(paired(result, reference, metric))
+            gains[metric] = paired(result, reference, metric).to_dict()
     steps = record.get("steps")
     return {
         "row": row.name,
@@ -97,7 +96,7 @@ def _line(
         "n_shot": result.n_shot,
         "n_way": result.n_way,
         "n_episodes": result.n_episodes,
-        "metrics": {metric: estimate(result.metrics[metric]) for metric in shown},
+        "metrics": {metric: result.metrics[metric].to_dict() for metric in shown},
         "paper": paper,
         "difference": {m: result.metrics[m].mean - paper[m]["mean"] for m in paper},
         "gains": gains,
@@ -119,11 +118,6 @@ def _measured(lines: Sequence[Mapping[str, Any]], metric: str) -> bool:
     return any(metric in line["metrics"] for line in lines)
 
 
-def estimate(value: Estimate) -> dict[str, Any]:
-    """An estimate for JSON; a single episode has no interval."""
-    return {"mean": value.mean, "ci95": None if math.isnan(value.ci95) else value.ci95, "n": value.n}
-
-
 def curve_records(role: Role, rows: Rows, suffix: str = "") -> list[dict[str, Any]]:
     """Accuracy against shots: for each row of the plots and number of shots, its figures."""
     records = []
@@ -131,18 +125,10 @@ def curve_records(role: Role, rows: Rows, suffix: str = "") -> list[dict[str, An
         if at != role or not measured.row.curves:
             continue
         for result in sorted(measured.table, key=lambda r: r.n_shot):
-            metrics = {
-                m: estimate(result.metrics[m + suffix]) for m in _SHOWN if m + suffix in result.metrics
-            }
-            records.append(
-                {
-                    "row": name,
-                    "label": measured.row.label,
-                    "n_shot": result.n_shot,
-                    "n_episodes": result.n_episodes,
-                    "metrics": metrics,
-                }
-            )
+            shown = {m: result.metrics[m + suffix] for m in _SHOWN if m + suffix in result.metrics}
+            entry = {"row": name, "label": measured.row.label, "n_shot": result.n_shot}
+            entry |= {"n_episodes": result.n_episodes, "metrics": {m: e.to_dict() for m, e in shown.items()}}
+            records.append(entry)
     return records
 
 
@@ -171,7 +157,7 @@ def class_records(role: Role, rows: Rows, n_shot: int, bank: RoleBank) -> list[d
     for index, (name, distance) in enumerate(base_distances(bank.bank).items()):
         own = gain[classes == index]
         if len(own):
-            records.append({"class": name, "distance": distance, "gain": estimate(Estimate.of(own.numpy()))})
+            records.append({"class": name, "distance": distance, "gain": Estimate.of(own.numpy()).to_dict()})
     return sorted(records, key=lambda record: record["distance"])
 
 

@@ -1,16 +1,14 @@
-"""A reproduction's record as Markdown and as tables for a terminal."""
+"""The record of a reproduction as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import title
-from wdae.printing import cell, markdown_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from wdae.evaluation.text_table import TextTable
 
 _ROLES = {
     "whole": "a model of all pictures of the base classes",
@@ -26,9 +24,9 @@ def markdown(record: Mapping[str, Any], heading: int = 1) -> str:
     mark = "#" * heading
     out = [f"{mark} {record['title']}", "", *introduction(record), ""]
     for table in record["tables"]:
-        head, body = cells(table)
-        out += [f"{mark}# {table_title(table)}", "", *table_notes(table, record), ""]
-        out += [*markdown_table(head, body, left=["row"]), "", *pairs(table)]
+        view = text_table(table)
+        out += [f"{mark}# {view.title}", "", *table_notes(table, record), ""]
+        out += [replace(view, title="").markdown(), "", *pairs(table)]
     out += not_run(record)
     return "\n".join(out).rstrip() + "\n"
 
@@ -57,11 +55,6 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
     if record["partial"]:
         lines += ["", f"Classes of {record['title']} may be missing: these are then not its figures."]
     return lines
-
-
-def table_title(table: Mapping[str, Any]) -> str:
-    """``Table 2: 5-way accuracy …``; a table of ours has no number."""
-    return f"{table_name(table['number'])}: {table['title']}"
 
 
 def table_name(number: int | None) -> str:
@@ -113,8 +106,8 @@ def _views(mirrored: bool, sizes: Sequence[int], crops: int) -> str:
     return text
 
 
-def cells(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows, in percent and points."""
+def text_table(table: Mapping[str, Any]) -> TextTable:
+    """A table in percent and points."""
     head, metrics = ["row", "shots"], table["metrics"]
     with_paper = {m for m in metrics if any(m in line["paper"] for line in table["rows"])}
     for metric in metrics:
@@ -122,21 +115,21 @@ def cells(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         head += [name, "paper", "difference"] if metric in with_paper else [name]
         head.append("change" if metric.startswith("base") else "gain")
     head += ["ε", "training, s", "measuring, s"]
-    return head, [_cells(line, metrics, with_paper) for line in table["rows"]]
+    rows = [_cells(line, metrics, with_paper) for line in table["rows"]]
+    return TextTable(head, rows, f"{table_name(table['number'])}: {table['title']}", sections="shots")
 
 
 def _cells(line: Mapping[str, Any], metrics: Sequence[str], with_paper: set[str]) -> list[str]:
     row = [line["label"], str(line["n_shot"])]
     for metric in metrics:
-        row.append(_percent(line["metrics"].get(metric)))
+        value, gain = line["metrics"].get(metric), line["gains"].get(metric)
+        row.append("" if value is None else Estimate.from_dict(value).percent())
         if metric in with_paper:
             paper = line["paper"].get(metric)
             difference = line["difference"].get(metric)
             row.append("" if paper is None else f"{100 * paper['mean']:.2f}")
             row.append("" if difference is None else f"{100 * difference:+.2f}")
-        gain = line["gains"].get(metric)
-        star = "*" if gain is not None and _estimate(gain).excludes_zero else ""
-        row.append(_percent(gain, signed=True) + star)
+        row.append("" if gain is None else Estimate.from_dict(gain).starred())
     row.append("" if line["step"] is None else f"{line['step']:.2g}{_GIVEN.get(line['step_origin'], '‡')}")
     return [*row, f"{line['training_seconds'] or 0:.0f}", f"{line['measuring_seconds'] or 0:.0f}"]
 
@@ -147,8 +140,7 @@ def pairs(table: Mapping[str, Any]) -> list[str]:
     for entry in table["pairs"]:
         figures = lines.setdefault(f"{entry['label']} over {entry['over']}", [])
         for metric, gain in entry["gains"].items():
-            star = "*" if _estimate(gain).excludes_zero else ""
-            figures.append(f"{entry['n_shot']}-shot {title(metric)} {_percent(gain, signed=True)}{star}")
+            figures.append(f"{entry['n_shot']}-shot {title(metric)} {Estimate.from_dict(gain).starred()}")
     return [
         line for pair, figures in lines.items() for line in (f"{pair}, paired: {', '.join(figures)}.", "")
     ]
@@ -162,31 +154,3 @@ def not_run(record: Mapping[str, Any]) -> list[str]:
     if not reasons:
         return []
     return ["Not run:", "", *(f"- {'; '.join(labels)}: {why}" for why, labels in reasons.items()), ""]
-
-
-def rich_tables(record: Mapping[str, Any]) -> list[Table]:
-    """The tables for a terminal."""
-    from rich import box
-    from rich.table import Table
-
-    views = []
-    for table in record["tables"]:
-        head, body = cells(table)
-        view = Table(title=cell(table_title(table)), box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in head:
-            view.add_column(name, justify="left" if name == "row" else "right", no_wrap=True)
-        for before, row in zip([None, *body], body, strict=False):
-            if before is not None and before[1] != row[1]:
-                view.add_section()
-            view.add_row(*map(cell, row))
-        views.append(view)
-    return views
-
-
-def _percent(value: Mapping[str, Any] | None, signed: bool = False) -> str:
-    return "" if value is None else _estimate(value).percent(signed=signed)
-
-
-def _estimate(value: Mapping[str, Any]) -> Estimate:
-    ci95 = value["ci95"]
-    return Estimate(value["mean"], float("nan") if ci95 is None else ci95, value["n"])

@@ -12,10 +12,11 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.errors import RunError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.measure import measure
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
-from wdae.methods import WDAE, LearnedMethod, Method, make
+from wdae.methods import WDAE, Method, make
 from wdae.methods.saved import load_method
 from wdae.reproduce.benchmark import REFERENCE, Role, Row
 from wdae.reproduce.details import Details, measure_details
@@ -66,7 +67,7 @@ def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
             "role": plan.role,
             "training_seconds": clock,
             "measuring_seconds": time.perf_counter() - began,
-            "parameters": _n_parameters(method),
+            "parameters": method.n_parameters(),
             "step_origin": plan.step_origin if isinstance(method, WDAE) else None,
             "balanced": isinstance(method, WDAE) and method.balance is not None,
             "steps": {str(k): v for k, v in method.steps.items()} if isinstance(method, WDAE) else None,
@@ -121,18 +122,15 @@ def _measure(folder: Path, plan: RowPlan, method: Method, bank: FeatureBank, dev
     options = plan.options
     with progress(sum(todo.values()), f"measuring {plan.row.name} ({plan.role})") as bar:
         for n_shot, n_episodes in todo.items():
+            config = EvaluationConfig(
+                protocol=plan.benchmark.protocol,
+                ways=options.ways,
+                queries=options.queries,
+                episodes=n_episodes,
+            )
+            where: dict[str, Any] = {"device": device, "on_progress": bar.update}
             result = measure(
-                method,
-                bank,
-                n_shot,
-                plan.benchmark.protocol,
-                n_way=options.ways,
-                n_query=options.queries,
-                n_episodes=n_episodes,
-                seed=plan.seed,
-                device=device,
-                on_progress=bar.update,
-                base_queries=plan.base_queries,
+                method, bank, n_shot, config, seed=plan.seed, base_queries=plan.base_queries, **where
             )
             result.save(folder / "results")
     if plan.row.curves and plan.benchmark.protocol == "few-way":
@@ -168,9 +166,3 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
         for part, inner in value.items()
         for key, leaf in _flat(inner, f"{name}.{part}" if name else str(part)).items()
     }
-
-
-def _n_parameters(method: Method) -> int:
-    if isinstance(method, LearnedMethod):
-        return method.n_parameters()
-    return sum(p.numel() for p in method.denoiser.parameters()) if isinstance(method, WDAE) else 0

@@ -14,7 +14,7 @@ from wdae.calibration.tuning import place_to_tune, tune
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import MissingExtraError
 from wdae.evaluation.html import write_report
-from wdae.evaluation.measure import compare
+from wdae.evaluation.measure import evaluate
 from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
@@ -119,7 +119,7 @@ def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank
     """Evaluate trained methods beside the initial estimate; results, plots and report go to the run."""
     device = pick_device(recipe.device)
     seed = derive_seed(recipe.seed, "test episodes")
-    table = compare([InitialEstimate(), *methods], bank, recipe.evaluation, seed=seed, device=device)
+    table = evaluate([InitialEstimate(), *methods], bank, recipe.evaluation, seed=seed, device=device)
     table.save(run.results)
     denoisers = [method for method in methods if isinstance(method, WDAE)]
     if denoisers:

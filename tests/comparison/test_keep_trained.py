@@ -1,4 +1,4 @@
-"""Trained or as it began: the choice on validation classes."""
+"""The trained weights are kept only if they beat the start on validation classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.comparison.settle import better_of
+from wdae.comparison.run import better_of
 from wdae.evaluation.protocol import few_way
 from wdae.evaluation.results import Result
 from wdae.methods import Method, make
