@@ -15,6 +15,8 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.synthetic import synthetic_bank
 
+pytest.register_assert_rewrite("method_checks")  # so that a check that fails shows its values
+
 # Some tests fork this process. Collected in the child, an inference engine that an earlier test left behind
 # would wait for its threads, which a fork does not copy, without end.
 if hasattr(os, "register_at_fork"):
@@ -40,11 +42,10 @@ def uneven_bank() -> FeatureBank:
 
 
 @pytest.fixture
-def make_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def make_results(tmp_path: Path) -> ModuleType:
     """``scripts/make_results.py``, reading the project's records and writing to a folder of its own."""
-    script = importlib.import_module("make_results")
+    script = importlib.reload(importlib.import_module("make_results"))  # undoes what other tests set
     (tmp_path / "images").mkdir()
-    monkeypatch.setattr(script, "PAGE", tmp_path / "results.md")
-    monkeypatch.setattr(script, "IMAGES", tmp_path / "images")
-    monkeypatch.setattr(script, "README", Path(shutil.copy(script.README, tmp_path / "README.md")))
+    script.PAGE, script.IMAGES = tmp_path / "results.md", tmp_path / "images"
+    script.README = Path(shutil.copy(script.README, tmp_path / "README.md"))
     return script

@@ -1,3 +1,20 @@
 """Every registered method passes the shared checks of ``tests/helpers/method_checks.py``."""
 
-from method_checks import *  # noqa: F403
+from __future__ import annotations
+
+import pytest
+from method_checks import CHECKS, Check
+
+from wdae.methods import find, names
+
+PAIRS = [(check, name) for name in names() for check, concerns in CHECKS.items() if concerns(name)]
+
+
+@pytest.mark.parametrize(("check", "name"), PAIRS, ids=[f"{name}-{check.__name__}" for check, name in PAIRS])
+def test_method(check: Check, name: str) -> None:
+    check(name)
+
+
+def test_only_snail_depends_on_order() -> None:
+    """Its examples are a sequence, by design."""
+    assert [name for name in names() if find(name).ordered] == ["snail"]
