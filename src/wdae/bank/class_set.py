@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from wdae.bank.encoding import blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,14 @@ class ClassSet:
         """The features of one class, [counts[index], D]."""
         start, count = int(self.starts[index]), int(self.counts[index])
         return self.features[start : start + count]
+
+    def unit_means(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The mean of each class's features at unit length, summed in ``dtype``: [C, D] float32."""
+        sums = torch.zeros(self.n_classes, self.dim, dtype=dtype, device=self.device)
+        labels = self.labels
+        for block in blocks(len(labels)):  # no second copy of a big set in another dtype
+            sums.index_add_(0, labels[block], self.features[block].to(dtype))
+        return F.normalize(sums, dim=1).float()
 
     def to(self, device: str | torch.device) -> ClassSet:
         """The same set on another device."""

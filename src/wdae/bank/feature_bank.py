@@ -232,12 +232,7 @@ def class_means(bank: FeatureBank) -> Tensor:
     if empty:
         names = ", ".join(repr(bank.class_names[c]) for c in empty[:5])
         raise BankError(f"{len(empty)} base classes have no base-train images: {names}; give base weights")
-    train = bank.select(Part.BASE_TRAIN)
-    sums = torch.zeros(train.n_classes, train.dim, dtype=torch.float64)
-    labels = train.labels
-    for block in blocks(len(labels)):
-        sums.index_add_(0, labels[block], train.features[block].double())
-    return F.normalize(sums, dim=1).float()
+    return bank.select(Part.BASE_TRAIN).unit_means()
 
 
 def _integers(values: Any, name: str) -> Tensor:

@@ -16,13 +16,6 @@ _RATE = 0.02
 _MOST_OPERATIONS = 4e12  # a minute or two of one core; beyond, class means do nearly as well
 
 
-def mean_weights(train: ClassSet) -> Tensor:
-    """The unit mean of each class's unit features, ``[N, D]``."""
-    sums = torch.zeros(train.n_classes, train.dim, dtype=torch.float64)
-    sums.index_add_(0, train.labels, train.features.double())
-    return unit(sums).float()
-
-
 def learn_weights(
     train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int, scale: float = 10.0
 ) -> tuple[Tensor, float]:
@@ -31,7 +24,7 @@ def learn_weights(
     Where held-out images tell them apart worse by the learned weights than by the means, the means are kept:
     with few images a class, learning is no gain.
     """
-    means = mean_weights(train)
+    means = train.unit_means()
     cost = 6.0 * len(train.features) * train.n_classes * train.dim
     epochs = min(epochs, int(_MOST_OPERATIONS / cost))
     if train.n_classes < 2 or not epochs:

@@ -118,8 +118,7 @@ def base_distances(bank: FeatureBank, n_neighbours: int = 10) -> dict[str, float
     class graph, had it no novel neighbours.
     """
     pool = bank.select(Part.NOVEL)
-    sums = torch.zeros(pool.n_classes, pool.dim).index_add_(0, pool.labels, pool.features)
-    cosines = unit(sums) @ unit(base_classes(bank).weights).T
+    cosines = pool.unit_means(torch.float32) @ unit(base_classes(bank).weights).T
     nearest = cosines.topk(min(n_neighbours, cosines.shape[1]), dim=1).values.mean(1)
     return dict(zip(pool.names, (1 - nearest).tolist(), strict=True))
 

@@ -40,8 +40,7 @@ def find_space(
     if power == 1.0 and centre == 0.0:
         start = unit(base.weights)
     else:
-        sums = torch.zeros(bank.n_base, bank.dim, device=features.device)
-        start = unit(sums.index_add(0, train.labels, features))
+        start = replace(train, features=features).unit_means(torch.float32)
     weights, scale = refit(features, train.labels, start, base.scale, config.refit_steps, seed)
     return FeatureSpace(power, (centre * mean), weights, scale)
 

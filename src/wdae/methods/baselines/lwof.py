@@ -60,9 +60,7 @@ class LwofAttention(LwofAverage):
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
         """Keys at the mean features of the base classes."""
-        means = torch.zeros_like(self.keys.data, device=pool.device)
-        means.index_add_(0, pool.labels, pool.features.to(means.dtype))
-        self.keys.data.copy_(unit(means))
+        self.keys.data.copy_(pool.unit_means(torch.float32))
 
     def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
         """``w`` ``[E, n, D]``."""
