@@ -22,20 +22,20 @@ from wdae.backbones.embed import embed
 from wdae.config import load
 from wdae.runs.environment import environment
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, choose_device
 from wdae.stage1.config import Stage1Config
-from wdae.stage1.data import Stage1Data
+from wdae.stage1.data import LabelledImages, Stage1Data
 from wdae.stage1.recognition_model import build_recognition_model
-from wdae.stage1.train import fast_arithmetic, train_stage1
-from wdae.stage1.validation import Labelled
+from wdae.stage1.train import train_stage1
 
 
-def drawn(count: int, side: int, device: torch.device) -> Labelled:
+def drawn(count: int, side: int, device: torch.device) -> LabelledImages:
     generator = torch.Generator(device).manual_seed(0)
     images = torch.randint(
         0, 256, (count, side, side, 3), generator=generator, device=device, dtype=torch.uint8
     )
-    return Labelled(images.permute(0, 3, 1, 2), torch.arange(count, device=device) % 64)
+    return LabelledImages(images.permute(0, 3, 1, 2), torch.arange(count, device=device) % 64)
 
 
 def waited(device: torch.device) -> float:
@@ -73,9 +73,9 @@ def extraction(recipe: Path, count: int, compiled: bool, team: Team) -> dict[str
         model.compile_stages("default")
     images = drawn(count, config.data.size, team.device).images
     options: dict[str, Any] = {"device": team.device, "batch": 512, "compiled": compiled}
-    embed(backbone, images[:2048], config.augment.build(), **options)
+    embed(backbone, images[:2048], config.augment, **options)
     began = waited(team.device)
-    embed(backbone, images, config.augment.build(), **options)
+    embed(backbone, images, config.augment, **options)
     rate = count / (waited(team.device) - began)
     flops = forward_flops(backbone, config.data.size)
     return {"images_per_s": round(rate, 1), "tflops": round(rate * flops / 1e12, 2), "compiled": compiled}

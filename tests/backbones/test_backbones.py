@@ -40,6 +40,7 @@ def test_sizes(name: str) -> None:
         ("resnet10", {"image_size": 64}),
         ("resnet10", {"image_size": 32, "stem": "small"}),
         ("resnet12", {"image_size": 32, "dropout": 0.1}),
+        ("resnet12", {"image_size": 32, "widths": [8, 16, 24, 40]}),
         ("resnet12-512", {"image_size": 32}),
         ("wide-resnet", {"depth": 10, "widen": 1, "dropout": 0.3, "image_size": 32}),
     ],

@@ -15,6 +15,8 @@ from wdae.stage2.config import MetaRecipe
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "recipes").rglob("*.yaml"))
 RESOLVED = json.loads((ROOT / "tests" / "fixtures" / "resolved-recipes.json").read_text())
+# Keys that are newer than these resolved recipes, with the defaults that leave everything as it was.
+NEWER = ("  held_out_seed: null\n", "  cycles: 1\n", "  peak: 1.0\n")
 META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
 
 
@@ -39,7 +41,10 @@ def test_a_recipe_resolves_byte_for_byte_to_what_it_was(name: str) -> None:
     kind: type[Config] = Stage1Config if "/stage1-" in name else MetaRecipe
     if name.startswith("compare/"):
         kind = CompareRecipe
-    assert dump(load(kind, ROOT / "recipes" / name)) == RESOLVED[name]
+    now = dump(load(kind, ROOT / "recipes" / name))
+    for line in NEWER:
+        now = now.replace(line, "", 1)
+    assert now == RESOLVED[name]
 
 
 @pytest.mark.parametrize("file", META, ids=lambda f: f"{f.parent.name}-{f.stem}")

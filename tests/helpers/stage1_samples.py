@@ -11,13 +11,12 @@ import torch
 from PIL import Image
 
 from wdae.config import load
-from wdae.extract import views as look
+from wdae.extract import views
 from wdae.extract.config import ExtractConfig
 from wdae.stage1.config import Stage1Config
-from wdae.stage1.data import Stage1Data
+from wdae.stage1.data import LabelledImages, Stage1Data
 from wdae.stage1.model_file import save_model
 from wdae.stage1.recognition_model import build_recognition_model
-from wdae.stage1.validation import Labelled
 
 SMALL: dict[str, Any] = {
     "data.path": "nowhere",
@@ -48,9 +47,9 @@ def pictures(classes: int, per_class: int, seed: int, side: int = 16) -> np.ndar
 
 
 def drawn_data(classes: int = 4, per_class: int = 9) -> Stage1Data:
-    def part(n: int, seed: int) -> Labelled:
+    def part(n: int, seed: int) -> LabelledImages:
         images = torch.from_numpy(pictures(n, per_class, seed)).permute(0, 3, 1, 2)
-        return Labelled(images, torch.arange(n).repeat_interleave(per_class))
+        return LabelledImages(images, torch.arange(n).repeat_interleave(per_class))
 
     names = tuple(f"class {c}" for c in range(classes))
     return Stage1Data(part(classes, 1), part(5, 2), part(classes, 1), names)
@@ -73,8 +72,8 @@ class Interrupted:
         self.made: list[tuple[int, int]] = []
         """How many pictures of which side, call by call."""
         self.stop_at = stop_at
-        self._real = getattr(look, name)
-        monkeypatch.setattr(look, name, self._call)
+        self._real = getattr(views, name)
+        monkeypatch.setattr(views, name, self._call)
 
     def _call(self, backbone: Any, chunk: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         self.made.append((len(chunk), chunk.shape[-1]))

@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from stage1_samples import drawn_data, recipe
+from stage1_samples import drawn_data, drawn_folder, recipe
 from torch import nn
 from torch.nn import functional as F
 
-from wdae.data.augment import AugmentConfig
 from wdae.errors import DataError, RecipeError
 from wdae.stage1.averaging import Average, refresh_statistics
-from wdae.stage1.batches import ResidentBatches
-from wdae.stage1.config import ScheduleConfig, VariationConfig
-from wdae.stage1.distillation import Lesson, likeness_error, teacher_divergence
-from wdae.stage1.mixup import Mix, draw_mix
-from wdae.stage1.objective import mixed_cross_entropy, objective
-from wdae.stage1.recognition_model import Seen, build_recognition_model
-from wdae.stage1.rotation import all_turns, upright_and_turned
-from wdae.stage1.schedule import rate_share
+from wdae.stage1.batches import ResidentBatches, all_rotations, upright_and_rotated
+from wdae.stage1.config import DataConfig, ScheduleConfig
+from wdae.stage1.data import open_images
+from wdae.stage1.distillation import TeacherTargets, similarity_error, teacher_divergence
+from wdae.stage1.mixup import Mix, draw_mix, mixed_cross_entropy
+from wdae.stage1.objective import objective
+from wdae.stage1.recognition_model import Recognition, build_recognition_model
+from wdae.stage1.state import rate_share
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_variation_keys_are_those_of_the_augmentation() -> None:
-    ours, theirs = VariationConfig(), AugmentConfig()
-    assert ours.model_dump() == theirs.model_dump()
-    assert ours.build() == theirs
+def test_networks_of_different_seeds_may_hold_out_the_same_pictures(tmp_path: Path) -> None:
+    folder = drawn_folder(tmp_path)
+    data = DataConfig(path=folder, held_out=3)
+    own = [open_images(data, seed).parts for seed in (0, 1)]
+    assert not np.array_equal(*own)
+    shared = data.model_copy(update={"held_out_seed": 0})
+    for seed in (0, 1):
+        assert np.array_equal(open_images(shared, seed).parts, own[0])
 
 
-def test_turns_against_numpy() -> None:
+def test_rotations_against_numpy() -> None:
     images = torch.randn(3, 2, 5, 5, generator=generator())
-    turned = all_turns(images)
+    turned = all_rotations(images)
     for turn in range(4):
         for i in range(3):
             expected = np.rot90(images[i].numpy(), turn, axes=(1, 2))
             assert np.array_equal(turned[turn * 3 + i].numpy(), expected)
     turns = torch.tensor([2, 1, 3])
-    both = upright_and_turned(images, turns)
+    both = upright_and_rotated(images, turns)
     assert torch.equal(both[:3], images)
     for i, turn in enumerate(turns.tolist()):
         assert torch.equal(both[3 + i], turned[turn * 3 + i])
@@ -62,7 +67,7 @@ def test_an_epoch_shows_each_picture_once_and_labels_stay_with_pictures(
         assert len(batch.images) == copies * batch.n_upright == copies * 4
         assert torch.equal(batch.labels, batch.labels[:4].repeat(copies))
         back = (batch.images * std + mean) * 255
-        for image, label, turn in zip(back, batch.labels, batch.turns, strict=True):
+        for image, label, turn in zip(back, batch.labels, batch.rotations, strict=True):
             upright = torch.rot90(image, -int(turn), (1, 2))
             same = ((data.train.images.float() - upright).abs() < 0.5).flatten(1).all(dim=1).nonzero()
             assert len(same) == 1
@@ -70,7 +75,7 @@ def test_an_epoch_shows_each_picture_once_and_labels_stay_with_pictures(
             if turn == 0:
                 seen.append(int(same))
         # Whoever is mixed with a row is turned like it, and is another picture.
-        assert torch.equal(batch.turns[batch.partner], batch.turns)
+        assert torch.equal(batch.rotations[batch.partner], batch.rotations)
         assert (batch.partner != torch.arange(len(batch.partner))).all()
     assert sorted(seen) == list(range(36))
     assert not torch.equal(batches.at(0).labels, batches.at(batches.steps_per_epoch).labels)
@@ -85,7 +90,7 @@ def test_two_processes_share_the_batch_of_one() -> None:
         for rank in range(2)
     ]
     assert torch.equal(whole.images[:8], torch.cat([share.images[:4] for share in shares]))
-    assert torch.equal(whole.turns[8:], torch.cat([share.turns[4:] for share in shares]))
+    assert torch.equal(whole.rotations[8:], torch.cat([share.rotations[4:] for share in shares]))
     with pytest.raises(DataError, match="cannot be shared evenly by 3"):
         ResidentBatches(data.train.images, data.train.labels, config, size=3)
     with pytest.raises(DataError, match="36 training pictures do not fill one batch of 64"):
@@ -115,7 +120,7 @@ def test_bad_schedules_are_refused() -> None:
 
 def test_a_likeness_that_would_never_count_is_refused() -> None:
     distillation = {"teachers": ["a"], "likeness": 5.0}
-    with pytest.raises(RecipeError, match=r"only in steps that mix nothing, and mixup.probability is 1"):
+    with pytest.raises(RecipeError, match=r"only in steps without mixup, and mixup.probability is 1"):
         recipe(distillation=distillation, mixup={"layers": [0]})
     assert recipe(distillation=distillation, mixup={"probability": 0.5}).distillation is not None
 
@@ -152,16 +157,16 @@ def test_mixes_are_drawn_from_seed_and_step() -> None:
 
 def test_manifold_mixing_happens_between_stages() -> None:
     model = build_recognition_model(
-        "wide-resnet", {"depth": 10, "widen": 1}, 3, seed=0, tells_turns=True
+        "wide-resnet", {"depth": 10, "widen": 1}, 3, seed=0, rotations=True
     ).eval()
     images = torch.randn(2, 3, 16, 16, generator=generator())
     mix = Mix(2, torch.tensor(0.25), torch.tensor([1, 0]))
     hidden = model.backbone.stages[1](model.backbone.stages[0](images))
     hidden = 0.25 * hidden + 0.75 * hidden.flip(0)
     features = model.backbone.stages[3](model.backbone.stages[2](hidden)).mean(dim=(2, 3))
-    scores, turn_scores, _ = model(images, mix)
+    scores, rotation_scores, _ = model(images, mix)
     assert torch.allclose(scores, model.classifier(features), atol=1e-5)
-    assert turn_scores is not None
+    assert rotation_scores is not None
     assert not torch.allclose(scores, model(images)[0], atol=1e-3)
 
 
@@ -171,10 +176,10 @@ def test_objective_counts_what_the_recipe_says() -> None:
         config = recipe(rotation={"weight": 0.5, "classify_all_turns": everything}, label_smoothing=0.1)
         batch = ResidentBatches(data.train.images, data.train.labels, config).at(0)
         scores, turns = torch.randn(32, 4, generator=generator()), torch.randn(32, 4, generator=generator(1))
-        loss, values = objective(config, Seen(scores, turns, scores), batch, None, None)
+        loss, values = objective(config, Recognition(scores, turns, scores), batch, None, None)
         rows = 32 if everything else 8
         expected = F.cross_entropy(scores[:rows], batch.labels[:rows], label_smoothing=0.1)
-        assert torch.allclose(loss, expected + 0.5 * F.cross_entropy(turns, batch.turns))
+        assert torch.allclose(loss, expected + 0.5 * F.cross_entropy(turns, batch.rotations))
         assert torch.allclose(values[4], (scores[:8].argmax(1) == batch.labels[:8]).float().mean())
 
 
@@ -185,7 +190,9 @@ def test_likeness_against_a_loop() -> None:
         (F.cosine_similarity(own[i], own[j], 0) - F.cosine_similarity(other[i], other[j], 0)) ** 2
         for i, j in pairs
     ]
-    assert torch.allclose(likeness_error(own, F.normalize(other, dim=1)), torch.stack(slow).mean(), atol=1e-6)
+    assert torch.allclose(
+        similarity_error(own, F.normalize(other, dim=1)), torch.stack(slow).mean(), atol=1e-6
+    )
 
 
 def test_teachers_count_for_scores_and_for_the_likeness_of_upright_unmixed_pictures() -> None:
@@ -197,15 +204,15 @@ def test_teachers_count_for_scores_and_for_the_likeness_of_upright_unmixed_pictu
     batch = ResidentBatches(data.train.images, data.train.labels, config).at(0)
     scores, taught = torch.randn(2, 32, 4, generator=generator())
     features, theirs = torch.randn(2, 32, 6, generator=generator(1))
-    lesson, seen = Lesson(taught, F.normalize(theirs, dim=1)), Seen(scores, None, features)
+    targets, output = TeacherTargets(taught, F.normalize(theirs, dim=1)), Recognition(scores, None, features)
     labels = F.cross_entropy(scores, batch.labels)
     for mix in (None, Mix(1, torch.tensor(0.3), batch.partner)):
         if mix is not None:
             labels = mixed_cross_entropy(scores, batch.labels, mix)
         expected = 0.2 * labels + 0.8 * teacher_divergence(scores, taught, mix, 2.0)
         if mix is None:
-            expected = expected + 0.8 * 7.0 * likeness_error(features[:8], lesson.features[:8])
-        assert torch.allclose(objective(config, seen, batch, mix, lesson)[0], expected, atol=1e-5)
+            expected = expected + 0.8 * 7.0 * similarity_error(features[:8], targets.features[:8])
+        assert torch.allclose(objective(config, output, batch, mix, targets)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ema", "swa"])

@@ -96,7 +96,7 @@ def test_the_best_average_has_statistics_of_its_own(tmp_path: Path) -> None:
     watched = [row for row in run.metrics() if "val_score" in row]
     best = load_checkpoint(run.path / BEST)
     assert best.state["step"] == max(watched, key=lambda row: row["val_score"])["step"]
-    model = build_recognition_model(config.backbone, config.backbone_options, 4, seed=0, tells_turns=True)
+    model = build_recognition_model(config.backbone, config.backbone_options, 4, seed=0, rotations=True)
     model.load_state_dict(best.tensors)
     batches = data.batches(config, ALONE)
     refresh_statistics(model, (batches.at(best.state["step"] + i).images for i in range(2)))
@@ -194,11 +194,11 @@ def test_several_teachers_teach_their_mean(tmp_path: Path) -> None:
     names = drawn_data().class_names
     images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     output = [
-        Teachers(some, recipe().augment, names, torch.device("cpu")).of(images)
+        Teachers(some, recipe().augment, names, torch.device("cpu")).targets(images)
         for some in (folders[:1], folders[1:], folders)
     ]
     assert torch.allclose(output[2].scores, (output[0].scores + output[1].scores) / 2, atol=1e-5)
-    cosines = [lesson.features @ lesson.features.T for lesson in output]
+    cosines = [targets.features @ targets.features.T for targets in output]
     assert torch.allclose(cosines[2], (cosines[0] + cosines[1]) / 2, atol=1e-5)
     assert not torch.allclose(cosines[0], cosines[1], atol=1e-2)
     # Pupils of a near-zero rate learn nothing; those of a real one come nearer to what both say.

@@ -1,4 +1,9 @@
-"""Four convolutions: Conv-4-64 and Conv-4-512 of the paper's tables."""
+"""Four convolutions: Conv-4-64 and Conv-4-512 of the paper's tables.
+
+Prototypical networks: Snell et al., NeurIPS 2017, https://arxiv.org/abs/1703.05175. LwoF: Gidaris and
+Komodakis, CVPR 2018, https://arxiv.org/abs/1804.09458. R2-D2: Bertinetto et al., ICLR 2019,
+https://arxiv.org/abs/1805.08136.
+"""
 
 from __future__ import annotations
 

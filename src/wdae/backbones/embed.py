@@ -1,4 +1,4 @@
-"""Features of pictures: what validation and extraction share."""
+"""Features of pictures, for validation and extraction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from wdae.backbones.base import Backbone
 from wdae.data.augment import AugmentConfig, Draws, apply_augment, prepare, sample_augment
 
-Views = Callable[[Tensor, int], Iterator[Tensor]]
-"""A batch of pictures and its place among all of them, to what the backbone is to see of it, one by one."""
+MakeViews = Callable[[Tensor, int], Iterator[Tensor]]
+"""From a batch of pictures and the index of its first to the views that the backbone is to embed."""
 
 
 def embed(
@@ -77,7 +77,7 @@ def embed_crops(
 def _features(
     backbone: Backbone,
     images: Tensor,
-    views: Views,
+    views: MakeViews,
     device: torch.device,
     batch: int,
     precision: str,

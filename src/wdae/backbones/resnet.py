@@ -1,4 +1,9 @@
-"""ResNet-10 (ImageNet-FS) and ResNet-12 (the few-shot literature's)."""
+"""ResNet-10 (ImageNet-FS) and ResNet-12 (the few-shot literature's).
+
+Residual networks: He et al., CVPR 2016, https://arxiv.org/abs/1512.03385. ResNet-12: Oreshkin et al. (TADAM),
+NeurIPS 2018, https://arxiv.org/abs/1805.10123; its wider form: Lee et al. (MetaOptNet), CVPR 2019,
+https://arxiv.org/abs/1904.03758.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +103,11 @@ class TripleBlock(nn.Module):
         return F.dropout(out, self.dropout, self.training) if self.dropout else out
 
 
-def _resnet12(widths: Sequence[int], image_size: int, dropout: float) -> Backbone:
+@register("resnet12")
+def resnet12(
+    image_size: int = 84, dropout: float = 0.0, widths: Sequence[int] = (64, 160, 320, 640)
+) -> Backbone:
+    """ResNet-12, by default of widths 64-160-320-640: 640 features, 12.4 M parameters."""
     inputs = (3, *widths[:-1])
     blocks = [TripleBlock(inp, out, dropout) for inp, out in zip(inputs, widths, strict=True)]
     backbone = Backbone(blocks, widths[-1], image_size)
@@ -106,13 +115,7 @@ def _resnet12(widths: Sequence[int], image_size: int, dropout: float) -> Backbon
     return backbone
 
 
-@register("resnet12")
-def resnet12(image_size: int = 84, dropout: float = 0.0) -> Backbone:
-    """ResNet-12 of widths 64-160-320-640: 640 features, 12.4 M parameters."""
-    return _resnet12((64, 160, 320, 640), image_size, dropout)
-
-
 @register("resnet12-512")
 def resnet12_512(image_size: int = 84, dropout: float = 0.0) -> Backbone:
     """ResNet-12 of widths 64-128-256-512 (TADAM's): 512 features, 8.0 M parameters."""
-    return _resnet12((64, 128, 256, 512), image_size, dropout)
+    return resnet12(image_size, dropout, (64, 128, 256, 512))

@@ -1,4 +1,7 @@
-"""Wide residual networks with the layout of the paper's WRN-28-10."""
+"""Wide residual networks with the layout of the paper's WRN-28-10.
+
+Zagoruyko and Komodakis, BMVC 2016, https://arxiv.org/abs/1605.07146.
+"""
 
 from __future__ import annotations
 

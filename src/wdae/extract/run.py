@@ -1,7 +1,7 @@
 """Extraction: every picture of a data set becomes a row of a feature bank.
 
-Features are computed in chunks, each saved when done: an interrupted extraction goes on where it was, and
-several processes (``torchrun``, with a shared folder) take turns.
+Features are computed in chunks, each saved when done, so an interrupted extraction resumes where it was.
+Several processes (``torchrun``, with a shared folder) share the chunks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from wdae.data.layouts import open_dataset
 from wdae.data.stream import CentralSquare, stream
 from wdae.errors import ModelError, StorageError
 from wdae.extract.config import ExtractConfig
-from wdae.extract.views import Look, Read, Rows, same_rows, seed_of
+from wdae.extract.views import Read, Rows, Views, check_same_rows, seed_of
 from wdae.parts import Part
 from wdae.runs.progress import progress
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, join
-from wdae.stage1.data import parted
+from wdae.stage1.data import assign_parts
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
-from wdae.stage1.train import fast_arithmetic
 from wdae.storage.files import sha256 as file_sha256
 from wdae.storage.records import read_json, write_json
 from wdae.storage.tensors import load_tensors, save_tensors
@@ -70,8 +70,8 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     read, count = _reader(config, images, sides)
     work = out.with_name(f"{out.name}.unfinished")
     _begin(work, _plan(config, images, sides, count), team)
-    look = Look(config, backbone, model, sides, team.device)
-    rate = _run_chunks(config, look, read, count, work, team)
+    views = Views(config, backbone, model, sides, team.device)
+    rate = _run_chunks(config, views, read, count, work, team)
     if team.is_main:
         _assemble(config, model, images, sides, count, work).save(out, config.dtype)
         shutil.rmtree(work, ignore_errors=True)
@@ -89,7 +89,7 @@ def run_extraction(config: ExtractConfig, output: Path, *, device: str | None = 
         return done if team.is_main else None
 
 
-def _run_chunks(config: ExtractConfig, look: Look, read: Read, count: int, work: Path, team: Team) -> float:
+def _run_chunks(config: ExtractConfig, views: Views, read: Read, count: int, work: Path, team: Team) -> float:
     """Embed this process's chunks that are not on disk yet; returns the rate of the embedding alone."""
     starts = list(range(0, count, config.chunk))[team.rank :: team.size]
     todo = [start for start in starts if not _chunk(work, start).is_file()]
@@ -98,7 +98,7 @@ def _run_chunks(config: ExtractConfig, look: Look, read: Read, count: int, work:
     with progress(total, "extracting", "images") as bar:
         for start in todo:
             stop = min(start + config.chunk, count)
-            features, rows, took = look.at(read, start, stop)
+            features, rows, took = views.features(read, start, stop)
             if start != todo[0] or len(todo) == 1:  # The first chunk warms up.
                 seconds, done = seconds + took, done + len(rows)
             save_tensors(_chunk(work, start), {"features": features.cpu(), "rows": torch.from_numpy(rows)})
@@ -122,7 +122,7 @@ def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tu
         side: pixels(images, side, cache_dir=config.cache_dir, skip_broken=config.skip_broken)
         for side in sides
     }
-    same_rows({side: array.kept for side, array in arrays.items()})
+    check_same_rows({side: array.kept for side, array in arrays.items()})
 
     def cached(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
         at = np.arange(start, stop, dtype=np.int64)
@@ -132,7 +132,7 @@ def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tu
 
 
 def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
-    """The data set, parted as in the model's training unless the recipe says otherwise."""
+    """The data set, with parts as in the model's training unless the recipe says otherwise."""
     recipe: dict[str, Any] = model.card["recipe"] if model else {}
     trained = recipe.get("data", {})
     images = open_dataset(
@@ -142,7 +142,9 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
         allow_missing=config.allow_missing,
     )
     held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
-    return parted(images, trained.get("classes", "base"), held_out, seed_of(config, model))
+    seed = trained.get("held_out_seed") if config.seed is None else None
+    seed = seed_of(config, model) if seed is None else int(seed)
+    return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 
 def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
@@ -163,7 +165,7 @@ def _check_classes(model: Stage1Model, images: ImageSet) -> None:
 
 
 def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
-    """What the chunks on disk depend on: chunks of another plan are thrown away."""
+    """What the chunks on disk depend on: chunks of another plan are deleted."""
     weights = file_sha256(config.model / WEIGHTS) if config.model is not None else ""
     kept = {"backbone", "backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
     if config.crops:

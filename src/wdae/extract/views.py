@@ -1,4 +1,4 @@
-"""What an extraction sees of each picture: the whole at one side or several, mirrored, in crops."""
+"""The views that an extraction embeds of each picture: whole at one side or several, mirrored, crops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.backbones.embed import embed, embed_crops, mean_view
-from wdae.data.augment import AugmentConfig
+from wdae.config.augment import AugmentConfig
 from wdae.errors import DataError
 from wdae.extract.config import ExtractConfig
 from wdae.runtime.randomness import derive_seed
@@ -20,14 +20,14 @@ from wdae.stage1.model_file import Stage1Model
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Read = Callable[[int, int, int], tuple[Tensor, Rows]]
-"""Side, start and stop to pictures uint8 ``[n, 3, side, side]`` with their numbers in the set."""
+"""Side, start and stop to pictures uint8 ``[n, 3, side, side]`` with their indices in the set."""
 
 
-class Look:
-    """How each picture is seen: whole at every side, mirrored too where asked for, and in crops.
+class Views:
+    """The views of each picture, and the mean of their features.
 
     Args:
-        sides: of the whole pictures; crops are cut from the largest and seen at the first.
+        sides: of the whole pictures; crops are cut from the largest and resized to the first.
     """
 
     def __init__(
@@ -39,61 +39,45 @@ class Look:
         device: torch.device,
     ) -> None:
         self.config, self.backbone, self.device = config, backbone, device
-        self.wholes = {side: augment_of(model, side) for side in sides}
+        known = {key: tuple(model.card[key]) for key in ("mean", "std")} if model else {}
+        self.whole = {side: AugmentConfig(size=side, **known) for side in sides}
         changes: dict[str, Any] = {"crop": "resized", "area": config.crop_area}
         changes |= dict.fromkeys(("brightness", "contrast", "saturation"), 0.0)
-        self.crop = self.wholes[sides[0]].model_copy(update=changes)
+        self.crop = self.whole[sides[0]].model_copy(update=changes)
         self.seed = seed_of(config, model)
 
-    def at(self, read: Read, start: int, stop: int) -> tuple[Tensor, Rows, float]:
-        """Features of some pictures, their numbers in the set, and the seconds of the embedding alone."""
+    def features(self, read: Read, start: int, stop: int) -> tuple[Tensor, Rows, float]:
+        """Features of some pictures, their indices in the set, and the seconds of the embedding alone."""
+        config = self.config
+        how: dict[str, Any] = {"device": self.device, "batch": config.batch}
+        how |= {"precision": config.precision, "compiled": config.compile}
         views: list[Tensor] = []
-        numbers: dict[int, Rows] = {}
+        indices: dict[int, Rows] = {}
         seconds = 0.0
-        largest = max(self.wholes)
-        for side, augment in self.wholes.items():  # Side after side: cuDNN chooses its algorithms by shape.
-            chunk, numbers[side] = read(side, start, stop)
+        for side, augment in self.whole.items():  # Side after side: cuDNN chooses its algorithms by shape.
+            chunk, indices[side] = read(side, start, stop)
             chunk = chunk.to(self.device)
             _wait(self.device)
             began = time.monotonic()
-            mirrored = self.config.flip_average
-            views.append(embed(self.backbone, chunk, augment, flip_average=mirrored, **self._how))
-            if side == largest and self.config.crops:
+            views.append(embed(self.backbone, chunk, augment, flip_average=config.flip_average, **how))
+            if side == max(self.whole) and config.crops:
                 drawn = torch.Generator().manual_seed(derive_seed(self.seed, "crops", start))
-                count = self.config.crops
-                views.append(embed_crops(self.backbone, chunk, self.crop, count, drawn, **self._how))
+                views.append(embed_crops(self.backbone, chunk, self.crop, config.crops, drawn, **how))
             _wait(self.device)
             seconds += time.monotonic() - began
-        same_rows(numbers)
-        return mean_view(views), next(iter(numbers.values())), seconds
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "device": self.device,
-            "batch": config.batch,
-            "precision": config.precision,
-            "compiled": config.compile,
-        }
-
-
-def augment_of(model: Stage1Model | None, side: int) -> AugmentConfig:
-    """How whole pictures of a side are prepared for the model, or for a backbone of somebody else."""
-    if model is None:
-        return AugmentConfig(size=side)
-    return AugmentConfig(size=side, mean=tuple(model.card["mean"]), std=tuple(model.card["std"]))
+        check_same_rows(indices)
+        return mean_view(views), next(iter(indices.values())), seconds
 
 
 def seed_of(config: ExtractConfig, model: Stage1Model | None) -> int:
-    """As the recipe says, or as in the model's training."""
+    """The recipe's seed, or that of the model's training."""
     if config.seed is not None:
         return config.seed
     return int(model.card["recipe"].get("seed", 0)) if model else 0
 
 
-def same_rows(rows: Mapping[int, Rows]) -> None:
-    """Refuse pictures that could be read at one side and not at another: their features would be mixed up."""
+def check_same_rows(rows: Mapping[int, Rows]) -> None:
+    """Refuse pictures that could be read at one side and not at another: features would be mixed up."""
     first, *others = rows
     for side in others:
         if odd := np.setxor1d(rows[first], rows[side]).tolist():

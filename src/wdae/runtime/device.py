@@ -46,3 +46,11 @@ def full_precision(like: Tensor) -> AbstractContextManager[None]:
     """A block without autocast on the device of a tensor, for linear systems; takes float32 tensors."""
     context: AbstractContextManager[None] = torch.autocast(like.device.type, enabled=False)
     return context
+
+
+def fast_arithmetic(device: torch.device) -> None:
+    """Allow TF32, and let cuDNN search for its fastest algorithms, on GPUs."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")

@@ -1,4 +1,8 @@
-"""Weight averaging over training: exponential (EMA) or plain over the tail (SWA)."""
+"""Averages of the weights over training: exponential (EMA) or plain (SWA).
+
+EMA: Polyak and Juditsky, 1992, https://doi.org/10.1137/0330046. SWA, with fresh BatchNorm statistics:
+Izmailov et al., UAI 2018, https://arxiv.org/abs/1803.05407.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from wdae.stage1.recognition_model import RecognitionModel
 
 
 class Average:
-    """A copy of a model that follows its weights slowly.
+    """A copy of a model that holds the average of its weights.
 
     Floating-point buffers (BatchNorm's statistics) are averaged like weights; :func:`refresh_statistics`
-    takes them anew before each validation.
+    computes them anew before each validation.
     """
 
     def __init__(self, model: RecognitionModel, config: AveragingConfig, total_steps: int) -> None:
@@ -29,7 +33,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the model's weights after ``step`` (counted from 0)."""
+        """Add the model's weights after ``step`` (counted from 0) to the average."""
         if step < self.first or (step + 1) % self.config.every:
             return
         self.updates += 1
@@ -41,7 +45,7 @@ class Average:
 
     @property
     def begun(self) -> bool:
-        """Whether anything has been averaged yet; before that the model itself is the best there is."""
+        """Whether anything has been averaged yet; before that the model itself is validated."""
         return self.updates > 0
 
 
@@ -57,7 +61,7 @@ def refresh_statistics(
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     was_training = model.training
-    model.eval()  # Dropout stays off: it would widen what evaluation never sees.
+    model.eval()  # Dropout stays off, as in evaluation.
     for norm in norms:
         norm.train()
         norm.reset_running_stats()

@@ -1,45 +1,63 @@
-"""Training batches: shuffled, augmented, turned."""
+"""Training batches of stage 1: shuffled, augmented and, for self-supervision, rotated."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wdae.data import ImageSet
 from wdae.data.augment import Draws, apply_augment, sample_augment
+from wdae.data.stream import Batch as DecodedBatch
+from wdae.data.stream import CentralSquare, RandomSquare, stream
 from wdae.errors import DataError
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.config import Stage1Config
-from wdae.stage1.rotation import all_turns, upright_and_turned
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """One process's share of a step, augmented and turned: ``T`` copies of ``B`` pictures, upright first.
+class PictureBatch:
+    """One process's share of a step: ``R`` rotated copies of ``B`` augmented pictures, upright first.
 
-    Shapes: ``images [T B, 3, S, S]`` float; ``labels [T B]``; ``turns [T B]``; ``partner [T B]``, whom each
-    row would be mixed with: the same turn of another picture.
+    Shapes: ``images [R B, 3, S, S]`` float; ``labels [R B]``; ``rotations [R B]`` in quarter turns;
+    ``partner [R B]``: the row that mixup would mix each row with, another picture rotated alike.
     """
 
     images: Tensor
     labels: Tensor
-    turns: Tensor
+    rotations: Tensor
     partner: Tensor
     n_upright: int
 
 
-class Batches(ABC):
-    """What a step trains on, wherever the pictures come from.
+def all_rotations(images: Tensor) -> Tensor:
+    """Every picture by 0, 90, 180 and 270 degrees, rotation by rotation: ``[B, ...]`` to ``[4 B, ...]``."""
+    rotated = torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(4)])
+    return rotated.contiguous(memory_format=torch.channels_last)
 
-    It depends on the seed and the step alone: a run can go on from any step, on any number of processes,
-    without a generator's state being kept. Random numbers are drawn on the CPU for the whole batch, each
-    process applies those of its share, and they travel without the device being waited for.
+
+def upright_and_rotated(images: Tensor, rotations: Tensor) -> Tensor:
+    """Every picture upright, then each by its own number of quarter turns: ``[2 B, C, S, S]``."""
+    each = torch.stack([torch.rot90(images, turns, (2, 3)) for turns in range(4)])  # [4, B, C, S, S]
+    chosen = each[rotations, torch.arange(len(images), device=images.device)]
+    return torch.cat([images, chosen]).contiguous(memory_format=torch.channels_last)
+
+
+class Batches(ABC):
+    """The batch of every step, wherever the pictures come from.
+
+    A batch depends on the seed and the step alone, so a run can resume at any step and on any number of
+    processes. Random numbers are drawn on the CPU for the whole batch; each process applies those of its
+    share.
 
     Args:
         count: number of training pictures.
-        side: theirs, as :meth:`pictures` gives them.
+        side: their side, as :meth:`pictures` gives them.
         rank: which process this is, of ``size``.
         size: number of processes; must divide the batch.
     """
@@ -62,9 +80,9 @@ class Batches(ABC):
         self.mine = slice(rank * self.share, (rank + 1) * self.share)
         self.steps_per_epoch = count // config.batch
         self.copies = 1 if config.rotation is None else {4: 4, 1: 2}[config.rotation.turns]
-        self.config = config.augment.build()
-        self.picture_side = self.stored = side  # streams of crops store those
-        self.side = self.config.size or side
+        self.augment = config.augment
+        self.picture_side = self.stored_side = side
+        self.side = self.augment.size or side
         self._apply = apply_augment
 
     @abstractmethod
@@ -76,38 +94,35 @@ class Batches(ABC):
         self._apply = torch.compile(apply_augment, mode=mode, dynamic=False)
 
     @torch.no_grad()
-    def at(self, step: int) -> Batch:
+    def at(self, step: int) -> PictureBatch:
         """The batch of a step; an epoch's last, incomplete batch is left out."""
         epoch, place = divmod(step, self.steps_per_epoch)
         generator = self._generator("pictures", step)
-        draws = sample_augment(self.batch, self.stored, self.stored, self.config, generator)
-        # Two that may be mixed are turned alike, so that the turn of a mixed picture is beyond doubt.
-        turns = torch.randint(1, 4, (self.batch // 2 + 1,), generator=generator).repeat_interleave(2)
+        draws = sample_augment(self.batch, self.stored_side, self.stored_side, self.augment, generator)
+        # The two pictures of a mixup pair are rotated alike, so that a mixed picture has one rotation.
+        drawn = torch.randint(1, 4, (self.batch // 2 + 1,), generator=generator).repeat_interleave(2)
         images, labels = self.pictures(epoch, place)
-        here = Draws(*(self._sent(draw) for draw in draws))
-        images = self._apply(images, here, self.config)
-        return self._turned(images, labels, self._sent(turns) if self.copies == 2 else None)
-
-    def _turned(self, images: Tensor, labels: Tensor, turns: Tensor | None) -> Batch:
+        images = self._apply(images, Draws(*(self._to_device(draw) for draw in draws)), self.augment)
         n, upright = len(images), torch.zeros_like(labels)
         # Neighbours pair up: the order is random already, and pairs never straddle two processes.
         partner = (torch.arange(n, device=self.device) ^ 1).clamp(max=n - 1)
         if self.copies == 1:
-            return Batch(images, labels, upright, partner, n)
-        if turns is not None:
-            images, all_of_them = upright_and_turned(images, turns), torch.cat([upright, turns])
+            return PictureBatch(images, labels, upright, partner, n)
+        if self.copies == 2:
+            other = self._to_device(drawn)
+            images, rotations = upright_and_rotated(images, other), torch.cat([upright, other])
         else:
-            images, all_of_them = all_turns(images), torch.cat([upright + turn for turn in range(4)])
+            images, rotations = all_rotations(images), torch.cat([upright + turns for turns in range(4)])
         partner = torch.cat([partner + copy * n for copy in range(self.copies)])
-        return Batch(images, labels.repeat(self.copies), all_of_them, partner, n)
+        return PictureBatch(images, labels.repeat(self.copies), rotations, partner, n)
 
-    def _sent(self, drawn: Tensor) -> Tensor:
-        """This process's rows on the device; from pinned memory, or the host would wait for the device."""
+    def _to_device(self, drawn: Tensor) -> Tensor:
+        """This process's rows on the device; from pinned memory, so that the host does not wait."""
         mine = drawn[self.mine]
         return mine.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else mine
 
     def order(self, epoch: int) -> Tensor:
-        """The pictures' numbers, shuffled anew for each epoch, on the CPU."""
+        """The pictures' indices, shuffled for each epoch, on the CPU."""
         return torch.randperm(self.count, generator=self._generator("order", epoch))
 
     def _generator(self, *place: int | str) -> torch.Generator:
@@ -130,8 +145,66 @@ class ResidentBatches(Batches):
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def pictures(self, epoch: int, place: int) -> tuple[Tensor, Tensor]:
-        """Rows gathered on the device; only once an epoch does anything travel."""
+        """Rows gathered on the device; the order is copied to it once an epoch."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self.order(epoch).to(self.device)
         rows = self._order[place * self.batch :][self.mine]
         return self.pixels.index_select(0, rows).permute(0, 3, 1, 2), self.labels[rows]
+
+
+class StreamedBatches(Batches):
+    """Batches decoded from disk by worker processes, for sets too big for the device.
+
+    A random resized crop is cut by the worker, from the full picture.
+
+    Args:
+        images: the data set.
+        rows: the training pictures' indices in it.
+        labels: their classes, 0 to C - 1, ``[M]``.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        rows: npt.NDArray[np.int64],
+        labels: Tensor,
+        config: Stage1Config,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        size: int = 1,
+    ) -> None:
+        super().__init__(len(rows), config.data.size, config, device, rank, size)
+        self.images, self.rows, self.workers = images, rows, config.data.workers
+        self.label_of = torch.zeros(len(images), dtype=torch.int64)
+        self.label_of[torch.from_numpy(rows)] = labels.cpu()
+        self.square: CentralSquare | RandomSquare = CentralSquare(config.data.size)
+        if self.augment.crop == "resized":
+            self.square = RandomSquare(self.side, self.augment.area, self.augment.aspect)
+            self.stored_side = self.side
+            self.augment = self.augment.model_copy(update={"crop": "none"})
+        self._next = (-1, -1)
+        self._stream: Iterator[DecodedBatch] = iter(())
+
+    def pictures(self, epoch: int, place: int) -> tuple[Tensor, Tensor]:
+        """The next batch of the stream; a new stream begins where steps are not taken in order."""
+        if (epoch, place) != self._next:
+            self._stream = self._from(epoch, place)
+        got = next(self._stream)
+        self._next = (epoch, place + 1) if place + 1 < self.steps_per_epoch else (epoch + 1, -1)
+        labels = self.label_of[got.rows]
+        return got.images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+    def _from(self, epoch: int, place: int) -> Iterator[DecodedBatch]:
+        order = self.rows[self.order(epoch).numpy()]
+        return stream(
+            self.images,
+            self.square,
+            self.share,
+            self.workers,
+            rows=order[place * self.batch : self.steps_per_epoch * self.batch],
+            epoch=epoch,
+            rank=self.rank,
+            world=self.size,
+            pin_memory=self.device.type == "cuda",
+        )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from wdae.config import Config
-
-if TYPE_CHECKING:
-    from wdae.data.augment import AugmentConfig
+from wdae.config.augment import AugmentConfig
 
 
 class DataConfig(Config):
@@ -28,6 +26,8 @@ class DataConfig(Config):
     """``base+validation`` trains on the validation classes too (the paper's trainval rows)."""
     held_out: int = Field(default=0, ge=0)
     """Images of each base class kept out of training, for base accuracy and the all-classes table."""
+    held_out_seed: int | None = Field(default=None, ge=0)
+    """Draws them; the run's seed by default. Networks whose features are joined need the same."""
     cache_dir: Path | None = None
     """Where decoded pictures are kept."""
     skip_broken: bool = False
@@ -38,47 +38,6 @@ class DataConfig(Config):
     """Decode training pictures as they are needed instead of keeping all of them on the device."""
     workers: int | None = Field(default=None, ge=0)
     """Processes that decode while streaming; one a core by default."""
-
-
-class VariationConfig(Config):
-    """Random changes to training pictures: the keys of :class:`wdae.data.augment.AugmentConfig`.
-
-    Said again here because that module needs torch and ``--help`` must not.
-    """
-
-    size: int | None = Field(default=None, ge=1)
-    """Side of the square that comes out; that of the pictures by default. A smaller one, with ``resized``
-    crops, trains faster; validation and extraction still see whole pictures."""
-    crop: Literal["pad", "resized", "none"] = "pad"
-    """``pad`` and cut a square, ``resized`` (random area and aspect), or ``none``."""
-    padding: int = Field(default=8, ge=0)
-    """Pixels on every side, for ``pad``."""
-    padding_mode: Literal["zeros", "reflect"] = "zeros"
-    """What lies outside: black, or the mirror image."""
-    area: tuple[float, float] = (0.08, 1.0)
-    """Smallest and largest share of the picture, for ``resized``."""
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    """Smallest and largest width-to-height ratio, for ``resized``."""
-    flip: float = Field(default=0.5, ge=0, le=1)
-    """Probability of mirroring left to right."""
-    brightness: float = Field(default=0.4, ge=0, le=1)
-    """Strength of the jitter of brightness."""
-    contrast: float = Field(default=0.4, ge=0, le=1)
-    """Strength of the jitter of contrast."""
-    saturation: float = Field(default=0.4, ge=0, le=1)
-    """Strength of the jitter of saturation."""
-    hue: float = Field(default=0.0, ge=0, le=0.5)
-    """Strength of the jitter of hue, at most half a turn."""
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    """Mean of the normalisation, by channel."""
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    """Standard deviation of the normalisation, by channel."""
-
-    def build(self) -> AugmentConfig:
-        """The same for :mod:`wdae.data.augment`."""
-        from wdae.data.augment import AugmentConfig
-
-        return AugmentConfig(**self.model_dump())
 
 
 class ScheduleConfig(Config):
@@ -96,6 +55,10 @@ class ScheduleConfig(Config):
     """Where a ``cosine`` or ``linear`` schedule ends, as a share of the full rate."""
     warm_up: float = Field(default=0.0, ge=0, lt=1)
     """Fraction of training over which the rate rises linearly from zero."""
+    cycles: int = Field(default=1, ge=1)
+    """How often a ``cosine`` or ``linear`` schedule falls: warm restarts, each fall of the same length."""
+    peak: float = Field(default=1.0, gt=0, le=1)
+    """What each restart multiplies the full rate by."""
 
 
 class OptimiserConfig(Config):
@@ -112,14 +75,14 @@ class OptimiserConfig(Config):
 
 
 class RotationConfig(Config):
-    """Self-supervision: say by how many quarter turns a picture was turned."""
+    """Self-supervision: predict by how many quarter turns a picture was rotated."""
 
     weight: float = Field(default=1.0, ge=0)
-    """Weight of the turn loss beside the classification loss."""
+    """Weight of the rotation loss beside the classification loss."""
     turns: Literal[1, 4] = 4
-    """4: every picture in all four turns; 1: upright and in one other turn, at half the cost."""
+    """4: every picture in all four rotations; 1: upright and in one other rotation, at half the cost."""
     classify_all_turns: bool = False
-    """Whether turned copies are classified too, or only upright pictures."""
+    """Whether rotated copies are classified too, or only upright pictures."""
 
 
 class MixupConfig(Config):
@@ -134,7 +97,7 @@ class MixupConfig(Config):
 
 
 class AveragingConfig(Config):
-    """Averaging the weights along the way; the average is what is validated and kept."""
+    """Averaging the weights over training; the average is what is validated and saved."""
 
     kind: Literal["ema", "swa"] = "ema"
     """``ema`` decays exponentially, ``swa`` is the plain mean."""
@@ -145,27 +108,27 @@ class AveragingConfig(Config):
     every: int = Field(default=1, ge=1)
     """Steps between two updates of the average."""
     refresh_batches: int = Field(default=200, ge=0)
-    """Batches, at most those of an epoch, over which BatchNorm's statistics of the average are taken anew
+    """Batches, at most those of an epoch, over which the average's BatchNorm statistics are computed
     before each validation."""
 
 
 class DistillationConfig(Config):
-    """Born-again training: trained models of the same classes as teachers."""
+    """Distillation from trained models of the same classes (born-again training)."""
 
     teachers: tuple[Path, ...] = Field(min_length=1)
-    """Folders of the teachers' ``model.safetensors`` and ``model.json``; the mean of their scores teaches."""
+    """Folders of the teachers' models; the mean of their scores is the target."""
     weight: float = Field(default=0.5, ge=0, le=1)
     """Share of the teachers' term; the labels' term has the rest."""
     temperature: float = Field(default=4.0, gt=0)
     """Both score sets are divided by it."""
     likeness: float = Field(default=0.0, ge=0)
-    """Weight of the squared difference between the cosines of pairs of pictures, the new model's and the
-    teachers' mean, in steps that mix nothing; pairs are of upright pictures, within a process. At 50 it
-    weighs about as much as the scores."""
+    """Weight of the similarity term: the squared difference between the student's and the teachers' cosines,
+    over all pairs of upright pictures of a process, in steps without mixup. At 50 it weighs about as much
+    as the scores."""
 
 
 class ValidationConfig(Config):
-    """Few-shot accuracy on the validation classes; the novel classes are never looked at."""
+    """Few-shot accuracy on the validation classes; the novel classes are never used."""
 
     every: int = Field(default=5, ge=1)
     """Epochs between two validations; one more follows the last epoch."""
@@ -187,16 +150,16 @@ class Stage1Config(Config):
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone (dropout, for example)."""
     start: Path | None = None
-    """Folder of a trained model to go on from; rows of classes it does not know begin anew."""
+    """Folder of a trained model to start from; classes that it does not know start at random."""
     epochs: int = Field(default=26, ge=1)
     """Passes over the training pictures."""
     batch: int = Field(default=256, ge=1)
-    """Pictures a step, over all devices together; turned copies come on top."""
+    """Pictures a step, over all devices together; rotated copies come on top."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """SGD."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over time."""
-    augment: VariationConfig = VariationConfig()
+    augment: AugmentConfig = AugmentConfig()
     """Random changes to training pictures."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Label smoothing of the classification loss."""
@@ -211,7 +174,7 @@ class Stage1Config(Config):
     distillation: DistillationConfig | None = None
     """Teachers, if any."""
     validation: ValidationConfig = ValidationConfig()
-    """How the run is watched and the best model chosen."""
+    """How the best model is chosen."""
     keep: Literal["best", "last"] = "best"
     """Which model is written out: the best by validation, or the last."""
     precision: Literal["bf16", "float32"] = "bf16"
@@ -219,7 +182,7 @@ class Stage1Config(Config):
     compile: Literal["auto", "off", "default", "max-autotune-no-cudagraphs"] = "auto"
     """Mode of torch.compile for the stages and the augmentation; ``auto``: default on GPUs, off elsewhere."""
     sync_batch_norm: bool = False
-    """Take BatchNorm's statistics over all devices together, so that their number does not matter."""
+    """Compute BatchNorm's statistics over all devices together, so that their number does not matter."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Epochs between two resumable checkpoints; one more is written at each stop."""
     log_every: int = Field(default=50, ge=1)
@@ -240,7 +203,7 @@ class Stage1Config(Config):
             raise ValueError(f"schedule.drops must ascend, got {self.schedule.drops}")
         if self.mixup and self.mixup.probability == 1 and self.distillation and self.distillation.likeness:
             raise ValueError(
-                f"distillation.likeness is {self.distillation.likeness}, but counts only in steps that mix "
-                "nothing, and mixup.probability is 1; lower that, or leave likeness out"
+                f"distillation.likeness is {self.distillation.likeness}, but counts only in steps without "
+                "mixup, and mixup.probability is 1; lower that, or leave likeness out"
             )
         return self

@@ -13,31 +13,37 @@ from wdae.data.layouts import open_dataset
 from wdae.errors import DataError
 from wdae.parts import Part
 from wdae.runtime.distributed import Team
-from wdae.stage1.batches import Batches, ResidentBatches
+from wdae.stage1.batches import Batches, ResidentBatches, StreamedBatches
 from wdae.stage1.config import DataConfig, Stage1Config
-from wdae.stage1.streamed import StreamedBatches
-from wdae.stage1.validation import Labelled
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Pictures ``[M, 3, S, S]`` uint8 and their labels ``[M]``, numbered from 0 within the part."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Stage1Data:
-    """Training pictures, and those to watch the training by.
+    """Training pictures, and those that training is validated on.
 
     Args:
         train: pictures on the device, or the data set and the rows of it to stream.
         class_names: of the base classes, in the order of the labels of ``train`` and ``held_out``.
     """
 
-    train: Labelled | tuple[ImageSet, Rows, torch.Tensor]
-    validation: Labelled | None
-    held_out: Labelled | None
+    train: LabelledImages | tuple[ImageSet, Rows, torch.Tensor]
+    validation: LabelledImages | None
+    held_out: LabelledImages | None
     class_names: tuple[str, ...]
 
     def batches(self, config: Stage1Config, team: Team) -> Batches:
         """This process's share of every batch."""
-        if isinstance(self.train, Labelled):
+        if isinstance(self.train, LabelledImages):
             train = self.train
             return ResidentBatches(train.images, train.labels, config, rank=team.rank, size=team.size)
         images, rows, labels = self.train
@@ -45,15 +51,16 @@ class Stage1Data:
 
 
 def open_images(config: DataConfig, seed: int) -> ImageSet:
-    """The data set with its parts as the recipe wants them; the same seed holds out the same images."""
+    """The data set with its parts as the recipe asks; the same seed holds out the same images."""
     images = open_dataset(
         config.path, layout=config.layout, reading=config.reading, allow_missing=config.allow_missing
     )
-    return parted(images, config.classes, config.held_out, seed)
+    seed = seed if config.held_out_seed is None else config.held_out_seed
+    return assign_parts(images, config.classes, config.held_out, seed)
 
 
-def parted(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet:
-    """Validation classes turned into base classes where asked, and some base images held out."""
+def assign_parts(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet:
+    """Make validation classes base classes where asked, and hold out ``held_out`` images a base class."""
     if classes == "base+validation":
         parts = images.parts.copy()
         joining = parts == Part.VALIDATION.code
@@ -65,7 +72,7 @@ def parted(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet
 
 
 def load_data(config: Stage1Config, device: torch.device) -> Stage1Data:
-    """Decode what training needs (novel classes are not even decoded) and put it on the device."""
+    """Decode what training needs (novel classes are left out) and copy it to the device."""
     images = open_images(config.data, config.seed)
     base = _classes(images.labels, images.parts, Part.BASE_TRAIN)
     if len(base) < 2:
@@ -74,7 +81,7 @@ def load_data(config: Stage1Config, device: torch.device) -> Stage1Data:
     if not config.data.stream:
         wanted.append(images.rows(Part.BASE_TRAIN))
     array = _decoded(images, np.sort(np.concatenate(wanted)), config.data)
-    train: Labelled | tuple[ImageSet, Rows, torch.Tensor] | None
+    train: LabelledImages | tuple[ImageSet, Rows, torch.Tensor] | None
     where = device
     if config.data.stream:
         rows = images.rows(Part.BASE_TRAIN)
@@ -118,10 +125,10 @@ def _some(images: ImageSet, per_class: int | None) -> Rows:
 
 def _part(
     array: PixelArray | None, part: Part, classes: list[int] | None, device: torch.device
-) -> Labelled | None:
+) -> LabelledImages | None:
     rows = array.rows(part) if array is not None else np.empty(0, dtype=np.int64)
     if array is None or not len(rows):
         return None
     known = _classes(array.labels, array.parts, part) if classes is None else classes
     labels = np.searchsorted(known, array.labels[rows])
-    return Labelled(array.tensor(device, rows), torch.from_numpy(labels).to(device))
+    return LabelledImages(array.tensor(device, rows), torch.from_numpy(labels).to(device))

@@ -1,4 +1,9 @@
-"""Born-again training: trained models of the same classes, one or several, teach a new one."""
+"""Knowledge distillation from trained models of the same classes.
+
+A model taught by a model of its own kind is born-again: Furlanello et al., ICML 2018,
+https://arxiv.org/abs/1805.04770. The divergence is that of Hinton et al., 2015, https://arxiv.org/abs/1503.02531;
+the similarity of pairs is taught as by Tung and Mori, ICCV 2019, https://arxiv.org/abs/1907.09682.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wdae.config.augment import AugmentConfig
 from wdae.errors import ModelError
 from wdae.nn.cosine import unit
-from wdae.stage1.config import VariationConfig
 from wdae.stage1.mixup import Mix
 from wdae.stage1.model_file import load_model
 
 
-class Lesson(NamedTuple):
-    """What the teachers say of a batch.
+class TeacherTargets(NamedTuple):
+    """The teachers' output for a batch, which the student learns to match.
 
-    Shapes: ``scores [B, C]``, their mean; ``features [B, ΣD]`` of unit length, side by side, so that the
-    cosine of two rows is the mean of the teachers' cosines.
+    Shapes: ``scores [B, C]``, the mean over teachers; ``features [B, ΣD]`` of unit length, side by side, so
+    that the cosine of two rows is the mean of the teachers' cosines.
     """
 
     scores: Tensor
@@ -29,23 +34,23 @@ class Lesson(NamedTuple):
 
 
 class Teachers:
-    """Frozen models that the new one is drawn towards.
+    """Frozen models whose output a new model learns to match.
 
     Args:
         folders: of the models.
-        augment: how the new model's pictures are varied and normalised; they are the teachers' too.
+        augment: how the new model's pictures are augmented and normalised; the teachers see the same ones.
         class_names: those that the new model is trained on.
     """
 
     def __init__(
         self,
         folders: Sequence[Path],
-        augment: VariationConfig,
+        augment: AugmentConfig,
         class_names: tuple[str, ...],
         device: torch.device,
     ) -> None:
         self.networks = []
-        seen = {"mean": list(augment.mean), "std": list(augment.std)}
+        ours = {"mean": list(augment.mean), "std": list(augment.std)}
         for path in folders:
             model = load_model(path, device)
             if model.class_names != class_names:
@@ -53,24 +58,24 @@ class Teachers:
                     f"the teacher in {path} knows {len(model.class_names)} classes, not the "
                     f"{len(class_names)} that are trained on here; give one trained on the same classes"
                 )
-            if known := {key: model.card[key] for key in seen if model.card[key] != seen[key]}:
+            if theirs := {key: model.card[key] for key in ours if model.card[key] != ours[key]}:
                 raise ModelError(
-                    f"the teacher in {path} knows pictures normalised by other values: {known}; "
-                    f"here they are {seen}"
+                    f"the teacher in {path} knows pictures normalised by other values: {theirs}; "
+                    f"here they are {ours}"
                 )
             self.networks.append(model.network.channels_last().requires_grad_(False))
 
     def compile_stages(self, mode: str) -> None:
-        """Compile the teachers as their pupil is."""
+        """Compile the teachers as the student is compiled."""
         for network in self.networks:
             network.compile_stages(mode)
 
     @torch.no_grad()
-    def of(self, images: Tensor) -> Lesson:
-        """What they say of pictures ``[B, 3, S, S]``, unmixed."""
-        seen = [network(images) for network in self.networks]
-        scores = torch.stack([one.scores for one in seen]).mean(dim=0)
-        return Lesson(scores, unit(torch.cat([unit(one.features) for one in seen], dim=1)))
+    def targets(self, images: Tensor) -> TeacherTargets:
+        """Their output for pictures ``[B, 3, S, S]``, unmixed."""
+        outputs = [network(images) for network in self.networks]
+        scores = torch.stack([output.scores for output in outputs]).mean(dim=0)
+        return TeacherTargets(scores, unit(torch.cat([unit(output.features) for output in outputs], dim=1)))
 
 
 def teacher_divergence(scores: Tensor, teacher: Tensor, mix: Mix | None, temperature: float) -> Tensor:
@@ -82,11 +87,11 @@ def teacher_divergence(scores: Tensor, teacher: Tensor, mix: Mix | None, tempera
     return temperature**2 * F.kl_div(log_scores, target, reduction="batchmean")
 
 
-def likeness_error(features: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared difference of the pupil's and the teachers' cosines, over all pairs of pictures.
+def similarity_error(features: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of the student's and the teachers' cosines, over all pairs of pictures.
 
-    It draws the geometry that class means are compared in, not only the directions of the classes
-    trained on. Shapes: ``features [B, D]``, ``teacher [B, ΣD]`` of unit length.
+    It teaches the geometry in which class means are compared, beyond the classes trained on.
+    Shapes: ``features [B, D]``, ``teacher [B, ΣD]`` of unit length.
     """
     own = unit(features)
     return F.mse_loss(own @ own.T, teacher @ teacher.T)

@@ -41,7 +41,7 @@ def save_model(
     card: dict[str, Any],
     dtype: Literal["float32", "float16"] = "float32",
 ) -> None:
-    """Write weights and card; the head that tells turns is left out, it has done its work."""
+    """Write weights and card; the rotation head is not saved."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = torch.float16 if dtype == "float16" else torch.float32

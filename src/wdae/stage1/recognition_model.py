@@ -1,4 +1,8 @@
-"""The recognition model of stage 1: backbone, cosine classifier, and a head that tells turns."""
+"""The recognition model of stage 1: backbone, cosine classifier, and a rotation head for self-supervision.
+
+Rotation prediction: Gidaris et al., ICLR 2018, https://arxiv.org/abs/1803.07728; beside few-shot
+classification: Gidaris et al., ICCV 2019, https://arxiv.org/abs/1906.05186.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,35 @@ from wdae.nn.cosine import CosineClassifier
 from wdae.stage1.mixup import Mix
 
 
-class Seen(NamedTuple):
-    """What a recogniser makes of pictures.
+class Recognition(NamedTuple):
+    """The output of a recognition model.
 
-    Shapes: ``scores [B, C]``; ``turn_scores [B, 4]``, or None without a head for turns; ``features [B, D]``.
+    Shapes: ``scores [B, C]``; ``rotation_scores [B, 4]``, or None without a rotation head;
+    ``features [B, D]``.
     """
 
     scores: Tensor
-    turn_scores: Tensor | None
+    rotation_scores: Tensor | None
     features: Tensor
 
 
 class RecognitionModel(nn.Module):
-    """``score_i = γ · cos(F(x), w_i)``, with the scores of the four turns beside them.
+    """``score_i = γ · cos(F(x), w_i)``, with the scores of the four rotations beside them.
 
-    Shapes: ``[B, 3, S, S]`` pictures to those of :class:`Seen`.
+    Shapes: pictures ``[B, 3, S, S]`` to those of :class:`Recognition`.
     """
 
     def __init__(
-        self,
-        backbone: backbones.Backbone,
-        n_classes: int,
-        *,
-        scale: float = 10.0,
-        tells_turns: bool = False,
-        generator: torch.Generator | None = None,
+        self, backbone: backbones.Backbone, n_classes: int, *, scale: float = 10.0, rotations: bool = False
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.classifier = CosineClassifier(n_classes, backbone.feature_dim, scale, generator=generator)
-        self.turn_head = nn.Linear(backbone.feature_dim, 4) if tells_turns else None
+        self.classifier = CosineClassifier(n_classes, backbone.feature_dim, scale)
+        # The rotation head; checkpoints know it by this name.
+        self.turn_head = nn.Linear(backbone.feature_dim, 4) if rotations else None
 
-    def forward(self, images: Tensor, mix: Mix | None = None) -> Seen:
-        """Class and turn scores and the features, mixed at ``mix.layer`` where a mix is given."""
+    def forward(self, images: Tensor, mix: Mix | None = None) -> Recognition:
+        """Scores and features; rows are mixed at ``mix.layer`` where a mix is given."""
         hidden = images if mix is None or mix.layer != 0 else mix(images)
         for number, stage in enumerate(self.backbone.stages, start=1):
             hidden = stage(hidden)
@@ -52,17 +52,17 @@ class RecognitionModel(nn.Module):
                 hidden = mix(hidden)
         features = self.backbone.pooled(hidden).float()
         with torch.autocast(features.device.type, enabled=False):
-            turns = None if self.turn_head is None else self.turn_head(features)
-            return Seen(self.classifier(features), turns, features)
+            rotation_scores = None if self.turn_head is None else self.turn_head(features)
+            return Recognition(self.classifier(features), rotation_scores, features)
 
     def channels_last(self) -> Self:
-        """The same model with its convolutions' weights laid out as tensor cores like them."""
+        """The same model with its convolutions' weights in channels-last layout, for tensor cores."""
         return self.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def compile_stages(self, mode: str) -> None:
-        """Compile each stage in place: names of parameters stay, and mixing between stages stays free.
+        """Compile each stage in place: names of parameters stay, and rows can be mixed between stages.
 
-        Shapes are fixed during training, so that one compilation a stage is all there is.
+        Shapes are fixed during training, so each stage is compiled once.
         """
         for stage in self.backbone.stages:
             stage.compile(mode=mode, dynamic=False)
@@ -75,10 +75,10 @@ def build_recognition_model(
     *,
     seed: int,
     scale: float = 10.0,
-    tells_turns: bool = False,
+    rotations: bool = False,
 ) -> RecognitionModel:
     """A new model whose initial weights depend on the seed alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = backbones.build(name, **options)
-        return RecognitionModel(backbone, n_classes, scale=scale, tells_turns=tells_turns)
+        return RecognitionModel(backbone, n_classes, scale=scale, rotations=rotations)

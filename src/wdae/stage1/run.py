@@ -1,4 +1,4 @@
-"""Pretraining as a whole, from recipe to run folder."""
+"""Pretraining (stage 1) as a whole, from recipe to run folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wdae.runs.run import Run
 from wdae.runtime.distributed import join
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import load_data
-from wdae.stage1.train import LAST, Outcome, train_stage1
+from wdae.stage1.train import LAST, Pretraining, train_stage1
 
 
 def run_pretraining(
@@ -23,8 +23,8 @@ def run_pretraining(
     force: bool = False,
     max_seconds: float | None = None,
     model_dtype: Literal["float32", "float16"] = "float32",
-) -> Outcome | None:
-    """Stage 1 in a run folder; the outcome on the main process, None on others.
+) -> Pretraining | None:
+    """Train stage 1 in a run folder; the outcome on the main process, None on others.
 
     ``max_seconds`` counts from here, reading and decoding pictures included.
     """
@@ -36,7 +36,7 @@ def run_pretraining(
         if team.is_main:
             run = Run.resume(output) if resume else Run.create(output, config, force=force)
         team.barrier()
-        # The first process decodes into the cache, the others find it there.
+        # The first process decodes into the cache; the others read it from there.
         data = load_data(config, team.device) if team.is_main else None
         team.barrier()
         if data is None:

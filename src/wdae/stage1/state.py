@@ -1,7 +1,8 @@
-"""Everything of a stage-1 run that changes with training, and how it is kept."""
+"""What changes while stage 1 trains: weights, optimiser, learning rate, average; saved and restored."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,40 @@ from torch import Tensor, nn
 
 from wdae.errors import ModelError, RecipeError
 from wdae.stage1.averaging import Average
-from wdae.stage1.config import Stage1Config
+from wdae.stage1.config import ScheduleConfig, Stage1Config
 from wdae.stage1.model_file import Stage1Model
 from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
-from wdae.stage1.schedule import rate_share
 from wdae.storage.checkpoint import load_checkpoint, optimiser_tensors, restore_optimiser, save_checkpoint
 
-# These may differ when a run goes on: none of them changes what is learned.
-_FREE = {"compile", "log_every", "checkpoint_every", "keep"}
+# A resumed run may differ in these keys: they do not change what is learned.
+_FREE = {"compile", "log_every", "checkpoint_every", "keep", "data.path", "data.cache_dir", "start"}
+
+
+def rate_share(schedule: ScheduleConfig, progress: float) -> float:
+    """The share of the full learning rate after ``progress`` (0 to 1) of training.
+
+    Warm restarts are those of Loshchilov and Hutter, ICLR 2017, https://arxiv.org/abs/1608.03983.
+
+    >>> step = ScheduleConfig(drops=(0.5, 0.75), warm_up=0.1)
+    >>> [round(rate_share(step, p), 6) for p in (0.05, 0.1, 0.49, 0.5, 0.8)]
+    [0.5, 1.0, 1.0, 0.1, 0.01]
+    >>> linear = ScheduleConfig(kind="linear", hold=0.5, final=0.1)
+    >>> [round(rate_share(linear, p), 6) for p in (0.25, 0.5, 0.75, 1.0)]
+    [1.0, 1.0, 0.55, 0.1]
+    >>> restarts = ScheduleConfig(kind="cosine", cycles=2, peak=0.9)
+    >>> [round(rate_share(restarts, p), 6) for p in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    [1.0, 0.5, 0.9, 0.45, 0.0]
+    """
+    if progress < schedule.warm_up:
+        return progress / schedule.warm_up
+    if schedule.kind == "step":
+        return schedule.factor ** sum(progress >= drop for drop in schedule.drops)
+    begin = max(schedule.hold, schedule.warm_up)
+    fallen = min(1.0, max(0.0, (progress - begin) / (1.0 - begin)))
+    cycle = min(int(fallen * schedule.cycles), schedule.cycles - 1)
+    fallen = fallen * schedule.cycles - cycle
+    left = 1.0 - fallen if schedule.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * fallen))
+    return (schedule.final + (1.0 - schedule.final) * left) * schedule.peak**cycle
 
 
 class Stage1State:
@@ -31,7 +58,7 @@ class Stage1State:
             n_classes,
             seed=config.seed,
             scale=config.scale,
-            tells_turns=config.rotation is not None,
+            rotations=config.rotation is not None,
         )
         self.model: RecognitionModel = model.to(device).channels_last()
         self.config, self.total_steps = config, total_steps
@@ -39,12 +66,10 @@ class Stage1State:
         self.best: dict[str, float] = {}
 
     def prepare(self) -> None:
-        """Make what refers to the model's parameters, once these are the final objects."""
-        config = self.config
-        self.optimiser = make_optimiser(self.model, config)
-        self.average = (
-            Average(self.model, config.averaging, self.total_steps) if config.averaging is not None else None
-        )
+        """Make optimiser and average, once the model's parameters are the final objects."""
+        averaging = self.config.averaging
+        self.optimiser = make_optimiser(self.model, self.config)
+        self.average = None if averaging is None else Average(self.model, averaging, self.total_steps)
 
     def set_rate(self) -> float:
         """Give the optimiser the learning rate of the coming step."""
@@ -55,32 +80,31 @@ class Stage1State:
         return rate
 
     @property
-    def kept(self) -> RecognitionModel:
-        """The model to validate and keep: the average, once it has begun."""
+    def evaluated(self) -> RecognitionModel:
+        """The model to validate and save: the average, once it has begun."""
         return self.average.module if self.average is not None and self.average.begun else self.model
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint that :meth:`restore` goes on from exactly."""
+        """Write a checkpoint from which :meth:`restore` continues exactly."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(self.optimiser).items()}
-        updates = 0
         if self.average is not None:
-            updates = self.average.updates
             tensors |= {f"average.{name}": v for name, v in self.average.module.state_dict().items()}
         state = {
             "step": self.step,
             "total_steps": self.total_steps,
             "best": self.best,
-            "average_updates": updates,
+            "average_updates": 0 if self.average is None else self.average.updates,
             "recipe": self.config.model_dump(mode="json"),
         }
         save_checkpoint(path, tensors, state)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint of the same recipe."""
+        """Continue from a checkpoint of the same recipe."""
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        differing = differences(state["recipe"], self.config.model_dump(mode="json"))
+        then = Stage1Config.model_validate(state["recipe"])  # keys that are newer than it get their defaults
+        differing = differences(then.model_dump(mode="json"), self.config.model_dump(mode="json"))
         if differing or state["total_steps"] != self.total_steps:
             what = ", ".join(differing) or "the number of training pictures"
             raise RecipeError(f"{path} was written with another recipe; differing: {what}")
@@ -97,7 +121,7 @@ class Stage1State:
 
 
 def start_from(model: RecognitionModel, class_names: Sequence[str], trained: Stage1Model) -> None:
-    """Take a trained model's weights: backbone, scale, and the rows of classes known to both."""
+    """Copy a trained model's weights: backbone, scale, and the rows of classes known to both."""
     theirs = trained.network
     try:
         model.backbone.load_state_dict(theirs.backbone.state_dict())
@@ -132,16 +156,14 @@ def make_optimiser(model: nn.Module, config: Stage1Config) -> torch.optim.SGD:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The keys, dotted, in which two recipes differ; where pictures and caches lie does not count."""
+    """The dotted keys in which two recipes differ, those that do not matter left out."""
     found: list[str] = []
     for key in sorted({*then, *now}):
         name = f"{prefix}{key}"
-        if name in _FREE or name in ("data.path", "data.cache_dir", "start"):
-            continue
         old, new = then.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             found += differences(old, new, f"{name}.")
-        elif old != new:
+        elif old != new and name not in _FREE:
             found.append(name)
     return found
 

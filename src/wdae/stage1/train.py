@@ -1,4 +1,4 @@
-"""Stage 1: train the backbone, the base weights and the scale by cross-entropy on the base classes."""
+"""The training loop of stage 1: backbone, base weights and scale by cross-entropy on the base classes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from wdae.errors import RecipeError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, share_batch_norm
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.averaging import refresh_statistics
@@ -23,10 +24,9 @@ from wdae.stage1.batches import Batches
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import Stage1Data
 from wdae.stage1.distillation import Teachers
-from wdae.stage1.meter import Meter
 from wdae.stage1.mixup import draw_mix
 from wdae.stage1.model_file import load_model, save_model
-from wdae.stage1.objective import classified, objective
+from wdae.stage1.objective import Meter, n_classified, objective
 from wdae.stage1.recognition_model import RecognitionModel
 from wdae.stage1.state import Stage1State, start_from
 from wdae.stage1.validation import validate
@@ -36,16 +36,20 @@ LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Pretraining:
     """How :func:`train_stage1` ended; ``model`` is the folder of the weights once training is finished."""
 
-    finished: bool
     step: int
     total_steps: int
     figures: dict[str, float]
     images_per_s: float
     tflops: float
     model: Path | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last epoch was reached."""
+        return self.model is not None
 
 
 def train_stage1(
@@ -57,11 +61,11 @@ def train_stage1(
     resume: bool = False,
     max_seconds: float | None = None,
     model_dtype: Literal["float32", "float16"] = "float32",
-) -> Outcome:
-    """Train, or go on training, until the last epoch or until ``max_seconds`` have passed.
+) -> Pretraining:
+    """Train until the last epoch, or until ``max_seconds`` have passed.
 
-    A run that stopped early, by Ctrl-C too, left a checkpoint: calling again with ``resume`` goes on from
-    it, on the CPU to exactly the weights that an unbroken run would have reached.
+    A run that stopped early, by Ctrl-C too, left a checkpoint. With ``resume`` it continues from there; on
+    the CPU it reaches exactly the weights of an uninterrupted run.
     """
     began, device, main = time.monotonic(), team.device, team.is_main
     fast_arithmetic(device)
@@ -97,10 +101,10 @@ def train_stage1(
             rate = state.set_rate()
             batch = batches.at(state.step)
             mix = draw_mix(config.mixup, config.seed, state.step, batch.partner) if config.mixup else None
-            with _randomness(config, state.step, team), _autocast(config, device):
-                seen = model(batch.images, mix)
-                lesson = teachers.of(batch.images[: classified(config, batch)]) if teachers else None
-            loss, values = objective(config, seen, batch, mix, lesson)
+            with _seeded_dropout(config, state.step, team), _autocast(config, device):
+                output = model(batch.images, mix)
+                targets = teachers.targets(batch.images[: n_classified(config, batch)]) if teachers else None
+            loss, values = objective(config, output, batch, mix, targets)
             state.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             state.optimiser.step()
@@ -123,16 +127,25 @@ def train_stage1(
                 if epoch % config.validation.every == 0 and state.step < total:
                     _refresh(state, config, batches)
                     if main:
-                        _watch(state, config, data, run, device)
-                    meter.pause_over()
+                        _validate(state, config, data, run, device)
+                    meter.skip_pause()
             if main and (stopped or (epoch_ends and epoch % config.checkpoint_every == 0)):
                 state.save(run.path / LAST)
-                meter.pause_over()
+                meter.skip_pause()
     if interrupted():
         raise KeyboardInterrupt
-    if state.step < total:
-        return _outcome(state, state.best, meter, None)
-    return _finish(state, config, data, run, team, batches, meter, model_dtype)
+    figures, folder = state.best, None
+    if state.step == total:
+        figures, folder = _finish(state, config, data, run, team, batches, model_dtype), run.path / MODEL
+        if main:
+            run.log(
+                step=state.step,
+                kept=figures,
+                epoch_images_per_s=meter.images_per_s,
+                epoch_tflops=meter.tflops,
+            )
+        team.barrier()
+    return Pretraining(state.step, total, figures, meter.images_per_s, meter.tflops, folder)
 
 
 def _finish(
@@ -142,79 +155,58 @@ def _finish(
     run: Run,
     team: Team,
     batches: Batches,
-    meter: Meter,
     model_dtype: Literal["float32", "float16"],
-) -> Outcome:
-    """Validate once more, and write the model to keep."""
-    figures: dict[str, float] = {}
+) -> dict[str, float]:
+    """Validate once more and write the final model, the best or the last; returns its figures."""
     if team.is_main:
         state.save(run.path / LAST)
     _refresh(state, config, batches)
-    if team.is_main:
-        kept = state.kept
-        figures = _watch(state, config, data, run, team.device)
-        if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
-            kept.load_state_dict(load_checkpoint(run.path / BEST).tensors)
-            figures = state.best
-        card = _card(config, data, figures, batches.picture_side)
-        save_model(run.path / MODEL, kept, card, model_dtype)
-        run.log(
-            step=state.step, kept=figures, epoch_images_per_s=meter.images_per_s, epoch_tflops=meter.tflops
-        )
-    team.barrier()
-    return _outcome(state, figures, meter, run.path / MODEL)
+    if not team.is_main:
+        return {}
+    final = state.evaluated
+    figures = _validate(state, config, data, run, team.device)
+    if config.keep == "best" and state.best.get("val_score", -1.0) > figures.get("val_score", -1.0):
+        final.load_state_dict(load_checkpoint(run.path / BEST).tensors)
+        figures = state.best
+    card: dict[str, Any] = {
+        "backbone": config.backbone,
+        "backbone_options": config.backbone_options,
+        "class_names": list(data.class_names),
+        "image_size": batches.picture_side,
+        "mean": list(config.augment.mean),
+        "std": list(config.augment.std),
+        "recipe": config.model_dump(mode="json"),
+        "figures": figures,
+    }
+    save_model(run.path / MODEL, final, card, model_dtype)
+    return figures
 
 
 def _refresh(state: Stage1State, config: Stage1Config, batches: Batches) -> None:
-    """Take BatchNorm's statistics of the average anew, in every process alike.
+    """Compute BatchNorm's statistics of the average, in every process alike.
 
-    Those it gathered belong to other weights, and to mixed pictures where pictures are mixed.
+    Those it gathered belong to other weights, and to mixed pictures where mixup is on.
     """
-    kept, averaging = state.kept, config.averaging
-    if kept is not state.model and averaging is not None:
+    model, averaging = state.evaluated, config.averaging
+    if model is not state.model and averaging is not None:
         count = min(averaging.refresh_batches, batches.steps_per_epoch)
         steps = range(state.step, state.step + count)
         if steps:
-            refresh_statistics(kept, (batches.at(step).images for step in steps), config.precision)
+            refresh_statistics(model, (batches.at(step).images for step in steps), config.precision)
 
 
-def _watch(
+def _validate(
     state: Stage1State, config: Stage1Config, data: Stage1Data, run: Run, device: torch.device
 ) -> dict[str, float]:
-    """Validate, log, and keep the model if it is the best so far."""
-    model = state.kept
-    figures = validate(model, config, data.validation, data.held_out, device)
+    """Validate, log, and save the weights if they are the best so far."""
+    model = state.evaluated
+    figures = validate(model, config, data, device)
     figures["scale"] = float(model.classifier.scale.detach())
     run.log(step=state.step, epoch=state.step * config.epochs / state.total_steps, **figures)
     if "val_score" in figures and figures["val_score"] > state.best.get("val_score", -1.0):
         state.best = {**figures, "step": float(state.step)}
         save_checkpoint(run.path / BEST, model.state_dict(), {"step": state.step, "figures": figures})
     return figures
-
-
-def _outcome(state: Stage1State, figures: dict[str, float], meter: Meter, model: Path | None) -> Outcome:
-    return Outcome(
-        finished=model is not None,
-        step=state.step,
-        total_steps=state.total_steps,
-        figures=figures,
-        images_per_s=meter.images_per_s,
-        tflops=meter.tflops,
-        model=model,
-    )
-
-
-def _card(config: Stage1Config, data: Stage1Data, figures: dict[str, float], side: int) -> dict[str, Any]:
-    return {
-        "backbone": config.backbone,
-        "backbone_options": config.backbone_options,
-        "class_names": list(data.class_names),
-        "image_size": side,
-        "mean": list(config.augment.mean),
-        "std": list(config.augment.std),
-        "recipe": config.model_dump(mode="json"),
-        "figures": figures,
-    }
 
 
 def _check_layers(config: Stage1Config, model: RecognitionModel) -> None:
@@ -231,16 +223,8 @@ def _autocast(config: Stage1Config, device: torch.device) -> torch.autocast:
 
 
 @contextmanager
-def _randomness(config: Stage1Config, step: int, team: Team) -> Iterator[None]:
-    """Dropout knows no generator but the global one: seed that for the step, and put it back after it."""
+def _seeded_dropout(config: Stage1Config, step: int, team: Team) -> Iterator[None]:
+    """Seed the global generator, the only one that dropout knows, for a step; restore it afterwards."""
     with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
         torch.manual_seed(derive_seed(config.seed, "dropout", step, team.rank))
         yield
-
-
-def fast_arithmetic(device: torch.device) -> None:
-    """TF32 and cuDNN's search for the fastest algorithms, on GPUs."""
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = True
-        torch.set_float32_matmul_precision("high")

@@ -1,5 +1,6 @@
 """Variation of training pictures: batched, on any device, from an explicit generator."""
 
+from wdae.config.augment import AugmentConfig
 from wdae.data.augment.colour import apply_jitter, colour_jitter, normalise, sample_jitter
 from wdae.data.augment.crop import (
     apply_flip,
@@ -13,7 +14,6 @@ from wdae.data.augment.crop import (
     sample_resized_crop,
 )
 from wdae.data.augment.pipeline import (
-    AugmentConfig,
     Draws,
     apply_augment,
     augment,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from wdae.config.augment import AugmentConfig
 from wdae.data.augment.colour import apply_jitter, normalise, sample_jitter
 from wdae.data.augment.crop import (
-    PaddingMode,
     apply_flip,
     apply_padded_crop,
     apply_resized_crop,
@@ -19,60 +18,6 @@ from wdae.data.augment.crop import (
     sample_resized_crop,
 )
 from wdae.errors import RecipeError
-
-Strength = Annotated[float, Field(ge=0, le=1)]
-Triple = tuple[float, float, float]
-
-
-class AugmentConfig(BaseModel):
-    """How training pictures are varied: crop, flip, colour jitter, in this order; then normalised.
-
-    Args:
-        size: side of the square that comes out; that of the pictures by default.
-        crop: ``pad`` (pad, then cut a square), ``resized`` (random area and aspect) or ``none``.
-        padding: pixels on every side, for ``pad``; outside is black (``zeros``) or mirrored (``reflect``).
-        area: smallest and largest share of the picture, for ``resized``.
-        aspect: smallest and largest width-to-height ratio, for ``resized``.
-        flip: probability of mirroring left to right.
-        brightness: strength of the jitter, as those of contrast, saturation and hue (at most half a turn).
-        mean: of the normalisation; by default ImageNet's, as those of ``std``.
-
-    >>> from wdae.data.augment import augment
-    >>> pictures = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
-    >>> augment(pictures, AugmentConfig(padding=4, hue=0.1), torch.Generator().manual_seed(0)).shape
-    torch.Size([4, 3, 32, 32])
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: Annotated[int, Field(ge=1)] | None = None
-    crop: Literal["pad", "resized", "none"] = "pad"
-    padding: Annotated[int, Field(ge=0)] = 8
-    padding_mode: PaddingMode = "zeros"
-    area: tuple[float, float] = (0.08, 1.0)
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: Strength = 0.5
-    brightness: Strength = 0.4
-    contrast: Strength = 0.4
-    saturation: Strength = 0.4
-    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    mean: Triple = (0.485, 0.456, 0.406)
-    std: Triple = (0.229, 0.224, 0.225)
-
-    @model_validator(mode="after")
-    def _ranges(self) -> AugmentConfig:
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"area is {self.area}; give two shares in 0 … 1, the smaller first")
-        if not 0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(f"aspect is {self.aspect}; give two positive ratios, the smaller first")
-        if min(self.std) <= 0:
-            raise ValueError(f"std is {self.std}; give three positive numbers")
-        return self
-
-    @property
-    def jitters(self) -> bool:
-        """Whether colours change at all."""
-        return max(self.brightness, self.contrast, self.saturation, self.hue) > 0
 
 
 class Draws(NamedTuple):
@@ -88,6 +33,10 @@ def augment(batch: Tensor, config: AugmentConfig, generator: torch.Generator) ->
 
     Shapes:
         batch uint8 [B, 3, H, W] → float32 [B, 3, size, size], channels last in memory.
+
+    >>> pictures = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+    >>> augment(pictures, AugmentConfig(padding=4, hue=0.1), torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 3, 32, 32])
     """
     count, _, height, width = batch.shape
     draws = sample_augment(count, height, width, config, generator)
