@@ -11,7 +11,8 @@ from cyclopts import App
 
 from wdae.cli.app import normalise, run_app
 from wdae.cli.main import COMMANDS
-from wdae.cli.recipe import Output, recipe_command
+from wdae.cli.options import Output
+from wdae.cli.recipe import recipe_command
 from wdae.config import Config, Field
 from wdae.errors import BankError
 from wdae.version import __version__
@@ -29,6 +30,8 @@ class Training(Config):
     label: str | None = None
     layers: int | tuple[int, ...] = 2
     offset: float = 0.0
+    n_fake: int = 20
+    options: dict[str, float] = Field({})
 
 
 class Evaluation(Config):
@@ -50,9 +53,10 @@ def calls() -> list[Any]:
 
 @pytest.fixture
 def root(calls: list[Any]) -> App:
-    app = App(name="train", help_format="plaintext")
+    app = App(name="train")
 
-    @recipe_command(app, Recipe)
+    @app.default
+    @recipe_command(Recipe)
     def train(
         recipe: Recipe, source: Path | None = None, *, bank: Path, output: Output, force: bool = False
     ) -> None:
@@ -68,7 +72,7 @@ def root(calls: list[Any]) -> App:
         """
         calls.append((recipe, source, bank, output, force))
 
-    root = App(name="wdae", help_format="plaintext")
+    root = App(name="wdae", help_format="markdown")
     root.command(app)
 
     @root.command
@@ -131,6 +135,12 @@ def test_only_given_options_override_the_file(root: App, calls: list[Any], tmp_p
         (["--evaluation.epsilon.5", "0.4"], "evaluation.epsilon", {1: 0.3, 5: 0.4}),
         (["--evaluation.epsilon", '{"5": 0.4}'], "evaluation.epsilon", {1: 0.3, 5: 0.4}),
         (["--seed", "1e3"], "seed", 1000),
+        (["--training.n-fake", "7"], "training.n_fake", 7),
+        (["--training.n_fake", "7"], "training.n_fake", 7),
+        (["--training.n_fake=7"], "training.n_fake", 7),
+        (["--training.options.inner_steps", "7"], "training.options", {"inner_steps": 7.0}),
+        (["--training.options.inner-steps", "7"], "training.options", {"inner_steps": 7.0}),
+        (["--training.name", "a_b"], "training.name", "a_b"),
     ],
 )
 def test_values_of_every_kind(root: App, calls: list[Any], words: list[str], key: str, value: Any) -> None:
@@ -211,6 +221,7 @@ def test_help_documents_every_key(root: App, capsys: pytest.CaptureFixture[str])
         "--evaluation.shots INT...",
         "[default: [1, 5]]",
         "--training.kind",
+        "--training.n-fake",
         "'gnn' | 'mlp'",
     ):
         assert words in text
@@ -270,13 +281,13 @@ def test_unknown_command_from_the_shell() -> None:
     assert done.stderr.strip() == "error: unknown command 'trian'; did you mean 'train'?"
 
 
-def test_help_takes_less_than_half_a_second() -> None:
+def test_help_takes_less_than_0_4_seconds() -> None:
     def once() -> float:
         began = time.perf_counter()
         assert wdae("--help").returncode == 0
         return time.perf_counter() - began
 
-    assert min(once() for _ in range(5)) < 0.5
+    assert min(once() for _ in range(5)) < 0.4
 
 
 def test_a_reader_that_has_left_is_no_error() -> None:

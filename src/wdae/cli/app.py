@@ -13,6 +13,7 @@ from wdae.printing import printable
 from wdae.runtime.process import keep_freed_memory, shorten_thread_waits
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+_FORMER = {"--out": "--output", "--model-dtype": "--dtype"}
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
@@ -42,15 +43,20 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
 
 
 def normalise(words: Sequence[str]) -> list[str]:
-    """Join ``--flag true`` to ``--flag=true``, so that flags take their value either way.
+    """Words as the parser takes them: options with dashes and present names, a flag's value joined to it.
 
-    >>> normalise(["--a.b", "false", "--name", "x"])
-    ['--a.b=false', '--name', 'x']
+    >>> normalise(["--a.b_c", "false", "--name", "x_y", "--", "--d_e"])
+    ['--a.b-c=false', '--name', 'x_y', '--', '--d_e']
     """
     out: list[str] = []
-    for word in words:
-        is_value = word.lower() in ("true", "false")
-        if is_value and out and out[-1].startswith("--") and "=" not in out[-1]:
+    for i, word in enumerate(words):
+        if word == "--":
+            return [*out, *words[i:]]
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            name = name.replace("_", "-")
+            out.append(_FORMER.get(name, name) + equals + value)
+        elif word.lower() in ("true", "false") and out and out[-1].startswith("--") and "=" not in out[-1]:
             out[-1] += f"={word.lower()}"
         else:
             out.append(word)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
+from wdae.cli.options import Json, NewBank
 from wdae.errors import BankError
 from wdae.printing import json_text
 
@@ -19,20 +20,21 @@ app = App(name="bank", help="Make, import and describe feature banks.")
 @app.command(name="import")
 def import_(
     file: Path | None = None,
+    /,
     *,
-    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    output: NewBank,
     labels: Path | None = None,
     names: Path | None = None,
     base_weights: Path | None = None,
     cosine_scale: float | None = None,
     novel: str | None = None,
     validation: str | None = None,
-    all_base: Annotated[bool, Parameter(negative=())] = False,
-    part: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    all_base: bool = False,
+    part: tuple[str, ...] = (),
     held_out: int | None = None,
     seed: int = 0,
     dtype: Literal["float32", "float16", "int8"] | None = None,
-    note: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    note: tuple[str, ...] = (),
 ) -> None:
     """Make a feature bank from features you have: wdae bank import features.npz -o my-bank.
 
@@ -52,8 +54,6 @@ def import_(
     ----------
     file
         The file of features.
-    out
-        The folder to write; it must not exist.
     labels
         File of labels (.txt with one a line, .npy, .json), where FILE has none.
     names
@@ -83,7 +83,7 @@ def import_(
     from wdae.parts import Part
     from wdae.storage.files import refuse_existing
 
-    refuse_existing(out)
+    refuse_existing(output)
     info = dict(_pair(word, "--note") for word in note)
     common: dict[str, Any] = {
         "names": names,
@@ -113,19 +113,17 @@ def import_(
             seed=seed,
             **common,
         )
-    _write(bank, out, dtype or str(bank.features.dtype).removeprefix("torch."))
+    _write(bank, output, dtype or str(bank.features.dtype).removeprefix("torch."))
 
 
 @app.command
-def show(bank: Path, *, json: Annotated[bool, Parameter(negative=())] = False, fast: bool = False) -> None:
+def show(bank: Path, /, *, json: Json = False, fast: bool = False) -> None:
     """Describe a feature bank and check its files.
 
     Parameters
     ----------
     bank
         The bank's folder.
-    json
-        Print JSON instead of a table.
     fast
         Leave out the comparison of checksums.
     """
@@ -142,7 +140,7 @@ def show(bank: Path, *, json: Annotated[bool, Parameter(negative=())] = False, f
 @app.command
 def join(
     *banks: Path,
-    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    output: NewBank,
     dtype: Literal["float32", "float16", "int8"] = "int8",
 ) -> None:
     """Join banks of the same pictures: wdae bank join one two -o both. The features stand side by side.
@@ -154,8 +152,6 @@ def join(
     ----------
     banks
         The banks' folders, two or more.
-    out
-        The folder to write; it must not exist.
     dtype
         How features are stored.
     """
@@ -165,13 +161,13 @@ def join(
 
     if len(banks) < 2:
         raise BankError(f"joining takes two banks or more; got {len(banks)}")
-    refuse_existing(out)
-    _write(join_banks([FeatureBank.open(bank) for bank in banks]), out, dtype)
+    refuse_existing(output)
+    _write(join_banks([FeatureBank.open(bank) for bank in banks]), output, dtype)
 
 
 @app.command
 def synthesize(
-    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    output: NewBank,
     *,
     base: int = 64,
     validation: int = 16,
@@ -187,8 +183,6 @@ def synthesize(
 
     Parameters
     ----------
-    out
-        The folder to write; it must not exist.
     base
         Number of base classes.
     validation
@@ -211,11 +205,11 @@ def synthesize(
     from wdae.storage.files import refuse_existing
     from wdae.synthetic import synthetic_bank
 
-    refuse_existing(out)
+    refuse_existing(output)
     bank = synthetic_bank(
         base, validation, novel, images, dim, seed, held_out_per_class=held_out, spread=spread
     )
-    _write(bank, out, dtype)
+    _write(bank, output, dtype)
 
 
 def _write(bank: FeatureBank, out: Path, dtype: Any) -> None:

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
-
-from wdae.cli.recipe import Output, recipe_command
+from wdae.cli.options import Csv, Force, Json, Output, Resume
+from wdae.cli.recipe import recipe_command
 from wdae.comparison.config import CompareRecipe
 from wdae.printing import say
 
-app = App(name="compare", help="Train and measure many methods on one bank, on the same episodes.")
-Flag = Annotated[bool, Parameter(negative=())]
 
-
-@recipe_command(app, CompareRecipe)
+@recipe_command(CompareRecipe)
 def compare(
     recipe: CompareRecipe,
     *,
     output: Output,
     document: Path | None = None,
-    resume: Flag = False,
-    force: Flag = False,
-    json: Flag = False,
-    csv: Flag = False,
+    resume: Resume = False,
+    force: Force = False,
+    json: Json = False,
+    csv: Csv = False,
 ) -> None:
     """Train and measure many methods on one bank, on the same episodes.
 
-    The run folder gets each trained method, its results, comparison.csv, .json and .md, and report.html.
+    The run folder gets each trained method, its results, comparison.csv, .json and .md, and report.html. With
+    --resume, methods that are finished are not run again.
 
     Parameters
     ----------
     document
         A Markdown document to put the table into as well, such as docs/results.md.
-    resume
-        Go on with the comparison in the output folder; methods that are finished are not run again.
-    force
-        Write over an existing run folder.
-    json
-        Print JSON.
-    csv
-        Print CSV.
     """
     from wdae.bank import FeatureBank
     from wdae.bank.embedded import embedded_bank

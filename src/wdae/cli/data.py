@@ -22,6 +22,7 @@ _SHOWN = 20
 @app.command
 def check(
     path: Path,
+    /,
     *,
     layout: Layout = "auto",
     reading: Literal["names", "positions"] = "names",

@@ -5,21 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from wdae.cli.options import Device
 from wdae.printing import say
 
-app = App(name="demo", help="Train and measure on the bank that ships with the package: a first look.")
 
-
-@app.default
 def demo(
     *,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     episodes: int = 2000,
     steps: int = 400,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Train wDAE-GNN and wDAE-MLP on the embedded bank and measure them against the initial estimate.
 
@@ -33,8 +31,6 @@ def demo(
         Training steps.
     seed
         Every random choice follows from it.
-    device
-        auto, cpu, cuda, ...
     """
     from wdae.evaluation.text_table import show
     from wdae.reproduce.demo import run_demo

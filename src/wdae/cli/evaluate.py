@@ -1,43 +1,49 @@
-"""``wdae evaluate``: measure trained runs and parameter-free methods on the same episodes."""
+"""``wdae evaluate``: measure methods on episodes of a bank, or a model on labelled pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-app = App(name="evaluate", help="Measure methods on novel and base classes, on the same episodes.")
+from wdae.cli.options import Csv, Device, Json
+from wdae.errors import ModelError
+from wdae.printing import json_text, say
 
 
-@app.default
 def evaluate(
-    methods: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    methods: tuple[str, ...] = (),
+    /,
     *,
     bank: Path | None = None,
     protocol: Literal["few-way", "all-way"] = "few-way",
-    shots: Annotated[tuple[int, ...], Parameter(negative=(), consume_multiple=True)] = (1, 5),
+    shots: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (1, 5),
     ways: int = 5,
     queries: int = 15,
     episodes: int | None = None,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-    csv: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
+    csv: Csv = False,
 ) -> None:
-    """Measure methods on novel and base classes, on the same episodes.
+    """Measure methods on novel and base classes, on the same episodes: wdae evaluate runs/gnn --bank DIR.
 
     Novel: novel queries among novel classes. Base: base queries among base classes. All: both among all
     classes. The initial estimate is measured beside, and gains over it are paired, episode by episode.
 
+    Without --bank, measure a model of wdae learn on labelled pictures or features: wdae evaluate model DIR.
+    It shows a table per class, and base accuracy before and after classes were added; --output gets the
+    confusion matrix too.
+
     Parameters
     ----------
     methods
-        Run folders, model files (model.safetensors), or names of methods without parameters. Without
-        --bank: a model of wdae learn and a folder of labelled pictures, for a table per class, the
-        confusion matrix, and base accuracy before and after classes were added.
+        Run folders of wdae train, method files (model.safetensors), or names of methods without parameters.
+        Without --bank: a model and a folder with a folder of pictures per class.
     bank
         The feature bank to draw episodes from.
     protocol
@@ -52,21 +58,13 @@ def evaluate(
         How many; 20,000 few-way or 100 all-way by default, as in the paper.
     seed
         Which episodes.
-    device
-        auto, cpu, cuda, ...
     precision
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
     output
         Folder for result files (JSON with per-episode values).
-    json
-        Print JSON.
-    csv
-        Print CSV.
     """
     if bank is None:
-        from wdae.cli.evaluate_model import evaluate_model
-
-        evaluate_model(methods, output=output, json=json, csv=csv)
+        _evaluate_model(methods, output, json, csv)
         return
     from wdae.bank import FeatureBank
     from wdae.evaluation.config import EvaluationConfig
@@ -91,3 +89,37 @@ def evaluate(
         print(table.csv(), end="")
     else:
         show(table.accuracies(), *([table.differences("initial-estimate")] if len(chosen) > 1 else []))
+
+
+def _evaluate_model(words: Sequence[str], output: Path | None, json: bool, csv: bool) -> None:
+    """Classify labelled pictures or features with a model, and print the table per class and the figures."""
+    from rich.console import Console
+
+    from wdae.classifier.inputs import read_examples
+    from wdae.classifier.manifest import is_model
+    from wdae.classifier.measure import measure
+    from wdae.classifier.store import load
+    from wdae.storage.files import write_text
+    from wdae.storage.records import write_json
+
+    if not words or not is_model(words[0]):
+        raise ModelError(
+            "give a feature bank to draw episodes from with --bank, or a model and a folder of labelled"
+            " pictures: wdae evaluate MODEL DIR"
+        )
+    if len(words) != 2:
+        raise ModelError(f"a model is evaluated on one folder or file of features, got {len(words) - 1}")
+    model = load(words[0])
+    found = measure(model, read_examples(model, [Path(words[1])], None).features)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / "evaluation.json", found.as_json())
+        write_text(output / "confusion.csv", found.csv())
+    if json:
+        print(json_text(found.as_json(), indent=2))
+    elif csv:
+        print(found.csv(), end="")
+    else:
+        Console().print(found.rich())
+        for key, value in found.figures.items():
+            say(f"{key.replace('_', ' ')}: {value:.3f}")

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from wdae.cli.options import Model
 from wdae.printing import say
-
-app = App(name="export", help_format="markdown")
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
 
 
-@app.default
 def export(
-    model: Path,
+    model: Model,
+    /,
     *,
     to: Literal["onnx", "torchscript", "linear"],
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
@@ -30,8 +29,6 @@ def export(
 
     Parameters
     ----------
-    model
-        The model's folder.
     to
         The kind of file.
     output

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-from cyclopts import App, Parameter
-
+from wdae.cli.options import Device, NewBank
 from wdae.cli.recipe import recipe_command
 from wdae.extract.config import ExtractConfig
 from wdae.printing import say
 
-app = App(
-    name="extract", help="Turn pictures into a feature bank with a trained backbone.", help_format="plaintext"
-)
 
-
-@recipe_command(app, ExtractConfig)
-def extract(
-    recipe: ExtractConfig,
-    *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])],
-    device: str | None = None,
-) -> None:
+@recipe_command(ExtractConfig)
+def extract(recipe: ExtractConfig, *, output: NewBank, device: Device = "auto") -> None:
     """Turn pictures into a feature bank with a trained backbone.
 
     Interrupted, the same command goes on where it was. Under torchrun the work is shared out.
-
-    Parameters
-    ----------
-    output:
-        The bank to make.
-    device:
-        cpu, cuda or cuda:N; a GPU where there is one.
     """
     from wdae.extract.run import run_extraction
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from wdae.classifier.config import LearnConfig
+from wdae.cli.options import SkipBroken
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
 
-app = App(name="learn", help="Learn a model from base classes, to teach new classes to.")
 
-
-@recipe_command(app, LearnConfig)
+@recipe_command(LearnConfig)
 def learn(
     recipe: LearnConfig,
     source: Path | None = None,
+    /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
     backbone: str | None = None,
     train: str = "conv4-64",
     epochs: int = 30,
     size: int = 84,
-    skip_broken: bool = False,
+    skip_broken: SkipBroken = False,
     resume: bool = False,
 ) -> None:
     """Learn a model from base classes: wdae learn photos -o model.
@@ -52,8 +52,6 @@ def learn(
         Without --backbone: passes over the pictures.
     size
         Without --backbone: side to which pictures are scaled.
-    skip_broken
-        Leave unreadable pictures out instead of refusing the folder.
     resume
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """

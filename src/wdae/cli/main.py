@@ -1,7 +1,8 @@
 """The ``wdae`` command.
 
-Commands are registered by import path, so that none is imported before it is used. A command's module has
-an ``app`` (a :class:`cyclopts.App` named like the command) and imports torch inside its functions only.
+Commands are registered by import path, so that none is imported before it is used: ``wdae train`` is the
+function ``train`` of ``wdae/cli/train.py``, unless ``_HOMES`` says otherwise. Command modules import torch
+inside their functions only.
 """
 
 from __future__ import annotations
@@ -37,6 +38,16 @@ COMMANDS = {
     "pretrain": "Train a backbone and its classifier on the base classes (stage 1).",
     "extract": "Turn pictures into a feature bank with a trained backbone.",
 }
+_HOMES = {
+    "add": "change:add",
+    "remove": "change:remove",
+    "undo": "change:undo",
+    "predict": "model:predict",
+    "info": "model:info",
+    "explain": "model:explain",
+    "bank": "bank:app",
+    "data": "data:app",
+}
 
 
 def main(tokens: Sequence[str] | None = None) -> None:
@@ -67,18 +78,21 @@ def _run(words: list[str]) -> int:
 
 def root() -> App:
     """The whole command line, its commands not yet imported."""
-    from cyclopts import App, Parameter
+    from cyclopts import App, Group, Parameter
+
+    from wdae.cli.options import shown_default
 
     app = App(
         name="wdae",
         help=ABOUT,
         version=__version__,
-        help_format="plaintext",
+        help_format="markdown",
+        group_parameters=Group("Options", sort_key=1),
         # A flag is given or not; "--flag false" undoes one that a script sets.
-        default_parameter=Parameter(negative_bool=(), negative_iterable=()),
+        default_parameter=Parameter(negative_bool=(), negative_iterable=(), show_default=shown_default),
     )
     for name in COMMANDS:
-        app.command(f"wdae.cli.{name}:app", name=name)
+        app.command(f"wdae.cli.{_HOMES.get(name, f'{name}:{name}')}", name=name)
     return app
 
 
@@ -91,7 +105,8 @@ def overview() -> str:
         "Options:\n"
         "  --help, -h  Show this, or the options of a command: wdae COMMAND --help\n"
         "  --version   Show the version\n"
-        "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)"
+        "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)\n\n"
+        "Options may be written with underscores as well: --held_out is --held-out."
     )
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import App, Parameter
-
-app = App(name="methods", help="List the methods there are, with their papers and what each can do.")
+from wdae.cli.options import Json
 
 
-@app.default
-def methods(*, json: Annotated[bool, Parameter(negative=())] = False, recipe: str | None = None) -> None:
+def methods(*, json: Json = False, recipe: str | None = None) -> None:
     """List the methods there are, with their papers and what each can do.
 
     Parameters
     ----------
-    json
-        Print JSON.
     recipe
         Print the recipe that wdae compare trains this method with, for wdae train --recipe.
     """

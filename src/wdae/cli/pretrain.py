@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import App, Parameter
-
+from wdae.cli.options import Device, Force, Output, Resume
 from wdae.cli.recipe import recipe_command
 from wdae.printing import say
 from wdae.stage1.config import Stage1Config
 
-app = App(
-    name="pretrain",
-    help="Train a backbone and its cosine classifier on the base classes (stage 1).",
-    help_format="plaintext",
-)
 
-
-@recipe_command(app, Stage1Config)
+@recipe_command(Stage1Config)
 def pretrain(
     recipe: Stage1Config,
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])],
-    device: str | None = None,
-    resume: bool = False,
-    force: bool = False,
+    output: Output,
+    device: Device = "auto",
+    resume: Resume = False,
+    force: Force = False,
     max_seconds: float | None = None,
-    model_dtype: Literal["float32", "float16"] = "float32",
+    dtype: Literal["float32", "float16"] = "float32",
 ) -> None:
     """Train a backbone and its cosine classifier on the base classes (stage 1).
 
-    The run folder gets curves (metrics.jsonl), checkpoints and, at the end, the weights (model/). Under
-    torchrun the same command uses one device a process. A run that was stopped goes on with the same command
-    and --resume.
+    The run folder gets curves (metrics.jsonl), checkpoints and, at the end, the trained backbone (model/) for
+    wdae extract. Under torchrun the same command uses one device a process. A run that was stopped goes on
+    with the same command and --resume.
 
     Parameters
     ----------
-    output:
-        The run folder to make, or to go on with.
-    device:
-        cpu, cuda or cuda:N; a GPU where there is one.
-    resume:
-        Go on from the run's last checkpoint.
-    force:
-        Replace a run that is in the folder.
-    max_seconds:
+    max_seconds
         Stop after this time with a checkpoint to resume from.
-    model_dtype:
+    dtype
         How the weights are written.
     """
     from wdae.stage1.run import run_pretraining
@@ -59,7 +43,7 @@ def pretrain(
         resume=resume,
         force=force,
         max_seconds=max_seconds,
-        model_dtype=model_dtype,
+        model_dtype=dtype,
     )
     if outcome is None:
         return

@@ -4,22 +4,20 @@ A command's function takes the recipe first and its own options after it; the de
 and one typed, documented option per key of the recipe. What stands on the command line wins over the file,
 the file over the defaults; only options that were really given override anything::
 
-    app = App(name="train")
-
-    @recipe_command(app, TrainRecipe)
+    @recipe_command(TrainRecipe)
     def train(recipe: TrainRecipe, *, bank: Path, output: Output) -> None:
         '''Train a denoiser of class weights on a feature bank.
 
         Parameters
         ----------
-        bank:
+        bank
             The feature bank.
         '''
 
 Values are written as in YAML: ``--training.noise 1e-3``, ``--training.clip null``. Lists take several
 words, commas, or the option several times: ``--evaluation.shots 1 5``, ``--evaluation.shots 1,5``. Flags
 are ``--a.flag`` or ``--a.flag false``; values by name ``--a.epsilon.5 0.3`` or JSON. All faults of file and
-command line are told at once (:func:`wdae.config.load`).
+command line are named at once (:func:`wdae.config.load`).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 from pydantic import TypeAdapter, ValidationError
 
 from wdae.config import Config, Key, describe, load, scalar
@@ -40,33 +38,21 @@ _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _LISTS = (list, tuple, set, frozenset)
 
 
-Output = Annotated[Path, Parameter(name=["--output", "-o"], help="The run folder to make.")]
-
-
-def recipe_command(
-    app: App, config: type[T], *, name: str | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function whose first argument is the recipe, as the app itself or its command ``name``."""
+def recipe_command(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Turn a function whose first argument is a recipe into a command with an option for each of its keys."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        keys = describe(config)
-        names = {f"key_{i}": key for i, key in enumerate(keys)}
+        names = {f"key_{i}": key for i, key in enumerate(describe(config))}
 
         def command(*args: Any, recipe: Path | None = None, **options: Any) -> Any:
             given = [(names[option], options.pop(option)) for option in list(options) if option in names]
-            overrides = parse_overrides(given)
-            return function(load(config, recipe, overrides), *args, **options)
+            return function(load(config, recipe, parse_overrides(given)), *args, **options)
 
         signature = _signature(function, names)
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {option.name: option.annotation for option in signature.parameters.values()}
-        if name is None:
-            app.default(command)
-            app.help = _about(function) or app.help
-        else:
-            app.command(command, name=name)
-        return function
+        return command
 
     return register
 
@@ -78,7 +64,8 @@ def parse_overrides(given: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
         if words is None:
             continue
         if isinstance(words, dict):
-            overrides.update({f"{key.name}.{name}": scalar(word) for name, word in words.items()})
+            named = {name.replace("-", "_"): word for name, word in words.items()}
+            overrides.update({f"{key.name}.{name}": scalar(word) for name, word in named.items()})
         elif isinstance(words, list):
             overrides[key.name] = _list(words, key)
         else:
@@ -125,19 +112,14 @@ def _signature(function: Callable[..., Any], names: Mapping[str, Key]) -> inspec
     return inspect.Signature([*own, file, *keys])
 
 
-def _about(function: Callable[..., Any]) -> str:
-    """The docstring above its parameters, each paragraph on one line for the terminal to break."""
-    text = inspect.cleandoc(function.__doc__ or "").split("\nParameters\n---")[0].replace("``", "")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
-
-
 def _annotation(key: Key) -> Any:
     """How cyclopts reads a key: as text, since :func:`wdae.config.load` judges all types at once."""
     plain = _without_none(key.annotation)
     description = key.description.replace("``", "")
     sentence = f"{description} ({key.type})" if description else key.type
     show = (lambda _: key.default_text) if not key.required else False
-    common: dict[str, Any] = {"name": f"--{key.name}", "group": _KEYS, "help": sentence, "show_default": show}
+    option = f"--{key.name}".replace("_", "-")
+    common: dict[str, Any] = {"name": option, "group": _KEYS, "help": sentence, "show_default": show}
     if plain is bool:
         return Annotated[bool | None, Parameter(**common, negative="")]
     if get_origin(plain) in _LISTS:

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import App, Parameter
-
-from wdae.cli.recipe import Output, recipe_command
+from wdae.cli.options import Force, Json, Output, Resume
+from wdae.cli.recipe import recipe_command
 from wdae.printing import say
 from wdae.reproduce.config import ReproduceRecipe
 
-app = App(name="reproduce", help="Run the rows of the paper's tables and set them beside its figures.")
-Flag = Annotated[bool, Parameter(negative=())]
 
-
-@recipe_command(app, ReproduceRecipe)
+@recipe_command(ReproduceRecipe)
 def reproduce(
     recipe: ReproduceRecipe,
     benchmark: Literal["mini-imagenet", "tiered-imagenet", "imagenet-fs"],
     /,
     *,
     output: Output,
-    resume: Flag = False,
-    force: Flag = False,
-    json: Flag = False,
+    resume: Resume = False,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
     """Run the rows of the paper's tables and set them beside its figures.
 
     From pictures (--data), stage 1 is trained for each table first; from feature banks (--bank,
     --held-out-bank, --trainval-bank) the rows alone are. Rows whose features are not given are left out, and
-    the table says so. The run folder gets results.json, results.md, plots, and every row with its model.
+    the table says so. The run folder gets results.json, results.md, plots, and every row with its method.
+    With --resume, finished rows are not run again, and options given anew win.
 
     Parameters
     ----------
     benchmark
         mini-imagenet (tables 2 and 3), tiered-imagenet (table 4) or imagenet-fs (table 1).
-    resume
-        Go on with the run in the output folder: finished rows are not run again. Options given anew win.
-    force
-        Write over an existing run folder.
-    json
-        Print the record as JSON.
     """
     from wdae.evaluation.text_table import show
     from wdae.reproduce.benchmarks import BENCHMARKS

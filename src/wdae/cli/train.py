@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
-
-from wdae.cli.recipe import Output, recipe_command
+from wdae.cli.options import Force, Output, Resume
+from wdae.cli.recipe import recipe_command
 from wdae.stage2.config import MetaRecipe
 
-app = App(name="train", help="Train a denoiser of class weights on a feature bank (stage 2).")
 
-
-@recipe_command(app, MetaRecipe)
+@recipe_command(MetaRecipe)
 def train(
     recipe: MetaRecipe,
     *,
     bank: Path,
     output: Output,
-    resume: Annotated[bool, Parameter(negative=())] = False,
-    force: Annotated[bool, Parameter(negative=())] = False,
+    resume: Resume = False,
+    force: Force = False,
 ) -> None:
     """Train a denoiser of class weights on a feature bank (stage 2).
 
@@ -31,10 +27,6 @@ def train(
     ----------
     bank
         The feature bank (see wdae bank).
-    resume
-        Go on with the run in the output folder, from its checkpoint.
-    force
-        Write over an existing run folder.
     """
     from rich.console import Console
 

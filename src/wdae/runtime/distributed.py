@@ -72,7 +72,7 @@ class Team:
 
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The device asked for, else this process's GPU where there is one, else the CPU."""
-    if name is None:
+    if name is None or name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda":
