@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def add(
     model: Model,
-    sources: tuple[Path, ...] = (),
     /,
-    *,
+    *sources: Path,
     class_name: Annotated[str | None, Parameter(name=["--class", "-c"])] = None,
     update: bool = False,
     skip_broken: SkipBroken = False,
@@ -55,7 +54,7 @@ def add(
     say(f"{model}: {_size(changed)}")
 
 
-def remove(model: Model, classes: tuple[str, ...] = (), /, *, patience: Patience = 60.0) -> None:
+def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
     """Take added classes out of a model; wdae undo brings them back.
 
     Parameters

@@ -14,9 +14,7 @@ from wdae.printing import json_text, say
 
 
 def evaluate(
-    methods: tuple[str, ...] = (),
-    /,
-    *,
+    *methods: str,
     bank: Path | None = None,
     protocol: Literal["few-way", "all-way"] = "few-way",
     shots: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (1, 5),

@@ -13,9 +13,8 @@ from wdae.printing import json_text, say
 
 def predict(
     model: Model,
-    sources: tuple[Path, ...] = (),
     /,
-    *,
+    *sources: Path,
     top: int = 1,
     json: Json = False,
     false_alarms: float = 0.05,
