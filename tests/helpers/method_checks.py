@@ -18,8 +18,8 @@ from wdae.methods import WDAE, LearnedMethod, Method, Support, find, is_learned
 from wdae.methods.saved import load_method, save_method
 from wdae.nn.cosine import unit
 from wdae.parts import Part
-from wdae.stage2.build import build_optimiser
 from wdae.stage2.learner import gather_batch
+from wdae.stage2.state import build_optimiser
 
 E, n, K, Q = 6, 5, 3, 4
 Check = Callable[[str], None]

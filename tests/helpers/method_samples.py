@@ -14,7 +14,8 @@ from wdae.methods import LearnedMethod, Method, find, is_learned, make
 from wdae.methods.wdae import WDAE
 from wdae.parts import Part
 from wdae.stage2.config import MetaRecipe
-from wdae.stage2.train import as_method, train, train_learned
+from wdae.stage2.learner import as_method
+from wdae.stage2.train import train, train_learned
 from wdae.synthetic import synthetic_bank
 
 # SNAIL starts knowing nothing of how to compare; the others start at or near nearest mean.

@@ -22,8 +22,9 @@ from wdae.nn.generate import initial_estimate
 from wdae.nn.noise import noisy
 from wdae.parts import Part
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
-from wdae.stage2.learner import Learner, TrainingBatch, gather_batch
-from wdae.stage2.train import as_method, build_learner, learning_rate, train
+from wdae.stage2.learner import Learner, TrainingBatch, as_method, build_learner, gather_batch
+from wdae.stage2.state import learning_rate
+from wdae.stage2.train import train
 from wdae.storage.checkpoint import load_checkpoint
 
 
@@ -66,9 +67,11 @@ def batch_of(bank: FeatureBank, spec: EpisodeSpec | None = None) -> TrainingBatc
     return gather_batch(pool, unit(bank.base_weights), episodes, equal_shots=len(spec.n_shot) == 1)
 
 
-def learner_of(bank: FeatureBank, kind: str = "gnn", dropout: float = 0.0, **options: Any) -> Learner:
+def learner_of(
+    bank: FeatureBank, kind: str = "gnn", dropout: float = 0.0, scale: float = 10.0, **options: Any
+) -> Learner:
     net = Denoiser(bank.dim, 12, 2, dropout, kind, torch.Generator().manual_seed(1))  # type: ignore[arg-type]
-    return Learner(net, n_neighbours=4, **options)
+    return Learner(net, scale, TrainingConfig(**options), DenoiserConfig(neighbours=4))
 
 
 def test_a_batch_holds_the_features_of_its_episodes(small_bank: FeatureBank) -> None:

@@ -25,7 +25,8 @@ from wdae.nn.incremental import BaseState
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
-from wdae.stage2.train import as_method, train
+from wdae.stage2.learner import as_method
+from wdae.stage2.train import train
 
 FEWEST_CLASSES = 10
 """Base classes that a denoiser is trained on, beside those it is rehearsed with; with fewer there is none."""

@@ -28,8 +28,8 @@ from wdae.runs.progress import Progress, progress
 from wdae.runs.run import Run
 from wdae.runtime.device import pick_device
 from wdae.runtime.randomness import derive_seed
-from wdae.stage2.build import build_method
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
+from wdae.stage2.learner import build_method
 from wdae.stage2.run import MODEL, train_method
 from wdae.storage.records import read_json, write_json
 

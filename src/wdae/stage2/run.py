@@ -26,8 +26,9 @@ from wdae.runs.run import Run
 from wdae.runtime.device import pick_device
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe
+from wdae.stage2.learner import as_method
 from wdae.stage2.space import find_space, in_space
-from wdae.stage2.train import FitOptions, as_method, train, train_learned
+from wdae.stage2.train import FitOptions, train, train_learned
 from wdae.storage.checkpoint import load_checkpoint
 
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"

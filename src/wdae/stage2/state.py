@@ -1,7 +1,8 @@
-"""Where stage-2 training stands, in a checkpoint and back."""
+"""What changes while stage 2 trains: optimiser, learning rate, progress; saved and restored."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wdae.errors import RunError
-from wdae.stage2.config import MetaRecipe
+from wdae.stage2.config import MetaRecipe, TrainingConfig
 from wdae.storage.checkpoint import (
     load_checkpoint,
     optimiser_tensors,
@@ -21,8 +22,8 @@ from wdae.storage.checkpoint import (
 
 
 @dataclass
-class Progress:
-    """Where training stands: all a checkpoint needs beside the tensors."""
+class TrainingProgress:
+    """The plain numbers of a checkpoint."""
 
     step: int = 0
     best: float = -1.0
@@ -31,19 +32,50 @@ class Progress:
     sums: list[float] = field(default_factory=lambda: [0.0] * 4)  # of the losses since the last line
     history: list[dict[str, float]] = field(default_factory=list)
 
+    def finished(self, config: TrainingConfig) -> bool:
+        """All steps done, or stopped early; a run resumed after that does not continue."""
+        stopped = config.patience is not None and self.stale >= config.patience
+        return stopped or self.step >= config.steps
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """The learning rate of a step.
+
+    >>> [round(learning_rate(TrainingConfig(steps=10, milestones=(0.5,)), s), 4) for s in (0, 4, 5, 9)]
+    [0.01, 0.01, 0.001, 0.001]
+    """
+    share = step / config.steps
+    if config.schedule == "step":
+        return config.learning_rate * config.decay ** sum(share >= m for m in config.milestones)
+    if config.schedule == "cosine":
+        return config.learning_rate * (1 + math.cos(math.pi * share)) / 2
+    return config.learning_rate
+
+
+def build_optimiser(
+    learner: nn.Module, config: TrainingConfig, device: torch.device
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser over all parameters that are learned."""
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    options: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    options["fused"] = device.type in ("cpu", "cuda")
+    if config.optimiser == "adam":
+        return torch.optim.AdamW(parameters, **options)
+    return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.momentum > 0, **options)
+
 
 def save_state(
     path: Path,
     recipe: MetaRecipe,
     learner: nn.Module,
     optimiser: torch.optim.Optimizer,
-    progress: Progress,
-    kept: dict[str, Tensor],
+    progress: TrainingProgress,
+    best: dict[str, Tensor],
 ) -> None:
-    """Keep learner, optimiser, progress and the weights kept so far."""
+    """Write learner, optimiser, progress and the best weights so far."""
     tensors = {
         **section("learner", learner.state_dict()),
-        **section("kept", kept),
+        **section("kept", best),
         **section("optimiser", optimiser_tensors(optimiser)),
     }
     save_checkpoint(path, tensors, {"progress": vars(progress), "recipe": _identity(recipe)})
@@ -51,28 +83,20 @@ def save_state(
 
 def restore_state(
     path: Path, recipe: MetaRecipe, learner: nn.Module, optimiser: torch.optim.Optimizer
-) -> tuple[Progress, dict[str, Tensor]]:
-    """Put learner and optimiser back where a checkpoint of the same recipe left them."""
+) -> tuple[TrainingProgress, dict[str, Tensor]]:
+    """Restore learner and optimiser from a checkpoint of the same recipe; returns progress, best weights."""
     saved = load_checkpoint(path)
     if saved.state["recipe"] != _identity(recipe):
         raise RunError(f"{path} was made with another recipe; resume with the recipe the run began with")
     device = next(learner.parameters()).device
-    parts: dict[str, dict[str, Tensor]] = {"learner": {}, "kept": {}, "optimiser": {}}
-    for name, tensor in saved.tensors.items():
-        group, _, key = name.partition("/")
-        parts[group][key] = tensor
-    learner.load_state_dict(parts["learner"])
-    restore_optimiser(optimiser, parts["optimiser"])
-    kept = {k: v.to(device).clone() for k, v in parts["kept"].items()}
-    return Progress(**saved.state["progress"]), kept
+    learner.load_state_dict(saved.section("learner"))
+    restore_optimiser(optimiser, saved.section("optimiser"))
+    best = {name: tensor.to(device).clone() for name, tensor in saved.section("kept").items()}
+    return TrainingProgress(**saved.state["progress"]), best
 
 
 def _identity(recipe: MetaRecipe) -> dict[str, Any]:
-    """What two recipes must share for one to go on where the other stopped."""
+    """What two recipes must share for one to resume the other."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
-    keys = (
-        ("seed", "precision", "denoiser", "training")
-        if recipe.method is None
-        else ("seed", "method", "options", "training")
-    )
-    return {key: data[key] for key in keys}
+    method = ("precision", "denoiser") if recipe.method is None else ("method", "options")
+    return {key: data[key] for key in ("seed", *method, "training")}

@@ -1,14 +1,13 @@
-"""Stage 2: train the denoiser on episodes of fake novel classes, from stored features."""
+"""The training loop of stage 2: episodes of fake novel classes, from stored features."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wdae.bank import FeatureBank
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
@@ -21,33 +20,17 @@ from wdae.parts import Part
 from wdae.runs.interrupt import held_interrupts
 from wdae.runtime.device import pick_device, pick_dtype
 from wdae.runtime.randomness import derive_seed
-from wdae.stage2.build import as_method, build_learner, build_method, build_optimiser
 from wdae.stage2.config import MetaRecipe, TrainingConfig
-from wdae.stage2.learner import Learner, gather_batch
-from wdae.stage2.state import Progress, restore_state, save_state
+from wdae.stage2.learner import Learner, as_method, build_learner, build_method, gather_batch
+from wdae.stage2.state import TrainingProgress, build_optimiser, learning_rate, restore_state, save_state
 
 Log = Callable[[dict[str, Any]], None]
 L = TypeVar("L", bound=nn.Module)
-__all__ = ["as_method", "build_learner", "fit", "learning_rate", "train", "train_learned"]
 _DRAW_AHEAD = 1024  # episodes whose indices are drawn at once
 
 
-def learning_rate(config: TrainingConfig, step: int) -> float:
-    """The learning rate of a step.
-
-    >>> [round(learning_rate(TrainingConfig(steps=10, milestones=(0.5,)), s), 4) for s in (0, 4, 5, 9)]
-    [0.01, 0.01, 0.001, 0.001]
-    """
-    share = step / config.steps
-    if config.schedule == "step":
-        return config.learning_rate * config.decay ** sum(share >= m for m in config.milestones)
-    if config.schedule == "cosine":
-        return config.learning_rate * (1 + math.cos(math.pi * share)) / 2
-    return config.learning_rate
-
-
 class FitOptions(TypedDict, total=False):
-    """What :func:`fit` takes by name."""
+    """The keyword arguments of :func:`fit`."""
 
     checkpoint: Path | None
     resume: bool
@@ -79,7 +62,7 @@ def train_learned(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOp
 
 def fit(
     learner: L,
-    tested: Callable[[], Sequence[tuple[Method, int]]],
+    validated: Callable[[], Sequence[tuple[Method, int]]],
     recipe: MetaRecipe,
     bank: FeatureBank,
     *,
@@ -95,11 +78,11 @@ def fit(
 
     Args:
         learner: called with a :class:`TrainingBatch` and a generator, it returns :class:`StepLosses`.
-        tested: methods to validate, each with a number of shots; their mean accuracy counts.
+        validated: methods to validate, each with a number of shots; their mean accuracy counts.
         recipe: everything that matters.
         bank: base-train images to learn from; validation classes to choose on, if it has them.
-        checkpoint: where to keep the state of training, every ``validate_every`` steps and on Ctrl-C.
-        resume: go on from that checkpoint.
+        checkpoint: where to save the state of training, every ``validate_every`` steps and on Ctrl-C.
+        resume: continue from that checkpoint.
         log: called with each line of metrics.
         on_progress: called with the number of episodes done and live figures.
 
@@ -108,7 +91,6 @@ def fit(
     """
     config, device = recipe.training, pick_device(recipe.device)
     dtype = pick_dtype(recipe.precision, device)
-    base = base_classes(bank, device)
     pool = bank.select(Part.BASE_TRAIN, device=device)
     base_queries = config.base_queries if getattr(learner, "joint", True) else 0
     spec = EpisodeSpec(
@@ -126,33 +108,32 @@ def fit(
     if not any(p.requires_grad for p in learner.parameters()):
         return learner.eval()
     optimiser = build_optimiser(learner, config, device)
-    progress, kept = Progress(), {k: v.clone() for k, v in learner.state_dict().items()}
+    progress, best = TrainingProgress(), _copy(learner)
     if resume:
         if checkpoint is None or not checkpoint.exists():
             raise RunError(f"nothing to resume: there is no checkpoint at {checkpoint}")
-        progress, kept = restore_state(checkpoint, recipe, learner, optimiser)
+        progress, best = restore_state(checkpoint, recipe, learner, optimiser)
     forward: Callable[..., StepLosses] = learner
     by_default = device.type == "cuda" and isinstance(learner, Learner)  # inner loops do not compile
     if recipe.compile if recipe.compile is not None else by_default:
         forward = torch.compile(learner, dynamic=False)
     batches = _batches(sampler, config, progress.step)
-    weights = unit(base.weights)
+    weights = unit(base_classes(bank, device).weights)
     queries = pool.features.to(dtype) if isinstance(learner, Learner) else None
     generator = torch.Generator(device) if forward is learner else None
     sums = torch.tensor(progress.sums, device=device)
 
-    def keep_state() -> None:
+    def save() -> None:
         if checkpoint is not None:
             progress.sums = sums.tolist()
-            save_state(checkpoint, recipe, learner, optimiser, progress, kept)
+            save_state(checkpoint, recipe, learner, optimiser, progress, best)
 
     if progress.step == 0 and isinstance(learner, LearnedMethod) and config.keep == "best":
-        progress.best = _validate(tested(), recipe, bank, device)[
-            "validation"
-        ]  # it may start as nearest mean
+        # Its start may be as good as nearest mean: training must beat that.
+        progress.best = _validate(validated(), recipe, bank, device)["validation"]
     learner.train()
     with held_interrupts() as interrupted:
-        while not _finished(progress, config):
+        while not progress.finished(config):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(config, progress.step)
             _reseed(generator, derive_seed(recipe.seed, "step", progress.step), device)
@@ -164,45 +145,37 @@ def fit(
             optimiser.step()
             progress.step += 1
             with torch.no_grad():
-                sums += torch.stack(
-                    [losses.total, losses.reconstruction, losses.classification, losses.accuracy]
-                ).detach()
+                values = losses.total, losses.reconstruction, losses.classification, losses.accuracy
+                sums += torch.stack(values).detach()
             if on_progress is not None:
                 on_progress(config.episodes_per_step)
             if progress.step % config.validate_every == 0 or progress.step == config.steps:
                 line = _line(progress, sums, config)
                 sums.zero_()
                 if bank.has(Part.VALIDATION):
-                    line |= _validate(tested(), recipe, bank, device)
+                    line |= _validate(validated(), recipe, bank, device)
+                    progress.stale += 1
                     if line["validation"] > progress.best:
-                        progress.best, progress.best_step, progress.stale = (
-                            line["validation"],
-                            progress.step,
-                            0,
-                        )
-                        if config.keep == "best":
-                            kept = {k: v.clone() for k, v in learner.state_dict().items()}
-                    else:
-                        progress.stale += 1
+                        progress.best, progress.best_step = line["validation"], progress.step
+                        progress.stale = 0
+                        best = _copy(learner) if config.keep == "best" else best
                     learner.train()
                 progress.history.append(line)
                 if on_progress is not None:
                     on_progress(0, loss=line["loss"], accuracy=line["accuracy"])
                 if log is not None:
                     log(line)
-                keep_state()
+                save()
             if interrupted():
-                keep_state()
+                save()
                 raise KeyboardInterrupt
     if config.keep == "best":
-        learner.load_state_dict(kept)
+        learner.load_state_dict(best)
     return learner.eval()
 
 
-def _finished(progress: Progress, config: TrainingConfig) -> bool:
-    """All steps done, or stopped early; a run resumed after that must not go on."""
-    stopped = config.patience is not None and progress.stale >= config.patience
-    return stopped or progress.step >= config.steps
+def _copy(learner: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in learner.state_dict().items()}
 
 
 def _batches(sampler: EpisodeSampler, config: TrainingConfig, step: int) -> Iterator[Episodes]:
@@ -226,18 +199,12 @@ def _reseed(generator: torch.Generator | None, seed: int, device: torch.device) 
         torch.default_generator.manual_seed(seed)
 
 
-def _line(progress: Progress, sums: Tensor, config: TrainingConfig) -> dict[str, Any]:
+def _line(progress: TrainingProgress, sums: torch.Tensor, config: TrainingConfig) -> dict[str, Any]:
     since = progress.history[-1]["step"] if progress.history else 0
-    total, reconstruction, classification, accuracy = (sums / (progress.step - since)).tolist()
-    return {
-        "step": progress.step,
-        "episodes": progress.step * config.episodes_per_step,
-        "loss": total,
-        "reconstruction": reconstruction,
-        "classification": classification,
-        "accuracy": accuracy,
-        "learning_rate": learning_rate(config, progress.step - 1),
-    }
+    names = ("loss", "reconstruction", "classification", "accuracy")
+    means = zip(names, (sums / (progress.step - since)).tolist(), strict=True)
+    line: dict[str, Any] = {"step": progress.step, "episodes": progress.step * config.episodes_per_step}
+    return line | dict(means) | {"learning_rate": learning_rate(config, progress.step - 1)}
 
 
 def _validation_spec(recipe: MetaRecipe, bank: FeatureBank) -> EpisodeSpec:
@@ -246,9 +213,9 @@ def _validation_spec(recipe: MetaRecipe, bank: FeatureBank) -> EpisodeSpec:
 
 
 def _validate(
-    tested: Sequence[tuple[Method, int]], recipe: MetaRecipe, bank: FeatureBank, device: torch.device
+    validated: Sequence[tuple[Method, int]], recipe: MetaRecipe, bank: FeatureBank, device: torch.device
 ) -> dict[str, float]:
-    """Novel accuracy on validation classes, mean over the numbers of shots that are tested."""
+    """Novel accuracy on validation classes, mean over the given methods and numbers of shots."""
     spec = _validation_spec(recipe, bank)
     estimates = [
         few_way(
@@ -263,7 +230,7 @@ def _validate(
             part=Part.VALIDATION,
             device=device,
         ).metrics["novel"]
-        for method, n_shot in tested
+        for method, n_shot in validated
     ]
     return {
         "validation": sum(e.mean for e in estimates) / len(estimates),
