@@ -1,19 +1,24 @@
-"""The kinds of file that features, labels and names come in, each read as arrays by name."""
+"""The kinds of file that features, labels and names come in, each read as arrays by name.
+
+The files may be a stranger's. Nothing in them is executed, no other file is opened for them, and the size
+that a header claims is held against the size of the file before memory is asked for.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from wdae.errors import BankError, MissingExtraError, nearest
-from wdae.storage import records
+from wdae.errors import BankError, MissingExtraError, WdaeError, nearest
+from wdae.storage.records import read_json
 from wdae.storage.tensors import open_tensors
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,36 +27,91 @@ Arrays = dict[str, Array]
 LABEL_COLUMNS = ("label", "labels", "class", "target", "y")
 PART_COLUMNS = ("part", "parts", "split")
 
+MAX_ARRAYS = 1000
+MAX_LETTERS = 1000
+"""Of one label or name."""
+MAX_LINE = 2**24
+"""Letters of one line of text: a row of half a million features."""
+UNPACKED_BYTES, UNPACKED_TIMES = 2**28, 50
+"""A compressed file may grow to 256 MiB and 50 times its size; features hardly shrink when compressed."""
+
+_KINDS = "biufSU"  # of dtypes: numbers and text, no objects
+_HDF5_FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # those built in and lzf; others would load a plugin
+
 
 def read_arrays(path: str | Path) -> Arrays:
-    """The arrays of a file by name, chosen by its suffix; nothing in the file is ever executed.
+    """The arrays of a file by name, read according to its suffix.
 
     A file with a single unnamed array (.npy, .txt, .json list) gives it the name ``""``.
     """
     path = Path(path)
     if not path.is_file():
-        raise BankError(f"{path} does not exist" if not path.exists() else f"{path} is a folder; give a file")
+        what = "is a folder; give a file" if path.is_dir() else "does not exist or is no file"
+        raise BankError(f"{path} {what}")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise BankError(f"cannot read {path}: unknown kind of file{nearest(path.suffix, _READERS)}")
     try:
-        return reader(path)
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
-        raise BankError(f"cannot read {path}: {error}") from error
+        arrays = reader(path)
+        for name, array in arrays.items():
+            _check_kind(name, array.dtype, array.ndim)
+    except WdaeError:
+        raise
+    except MemoryError as error:
+        raise BankError(f"cannot read {path}: it needs more memory than there is") from error
+    except Exception as error:  # the libraries raise nearly anything on a malformed file
+        raise BankError(f"cannot read {path}: {_reason(error)}") from error
+    return arrays
 
 
 def _npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        _check_count(len(members))
+        unpacked = sum(member.file_size for member in members)
+        _check_unpacked(unpacked, path)
+        arrays: Arrays = {}
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename or name in arrays or any(c in name for c in "/\\:"):
+                raise ValueError(f"{member.filename!r} is not the name of one array, such as 'features.npy'")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
+                raise ValueError(f"{member.filename!r} is encrypted or compressed in an unusual way")
+            with archive.open(member) as file:
+                dtype, shape, order = _npy_header(file, member.file_size)
+                size = math.prod(shape) * dtype.itemsize
+                data = file.read(size)
+            if len(data) != size:
+                raise ValueError(f"{member.filename!r} is truncated")
+            arrays[name] = np.frombuffer(data, dtype).reshape(shape, order=order)
+    return arrays
 
 
 def _npy(path: Path) -> Arrays:
-    return {"": np.load(path, allow_pickle=False, mmap_mode="r")}
+    with path.open("rb") as file:
+        dtype, shape, order = _npy_header(file, path.stat().st_size)
+        if 0 in shape:
+            return {"": np.zeros(shape, dtype)}
+        return {"": np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)}
+
+
+def _npy_header(file: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...], Any]:
+    """Type, shape and order of the array whose header ``file`` begins with; it must fit into ``size``."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"numpy format {version} is not known; accepted: 1.0 and 2.0")
+    read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    _check_kind("", dtype, len(shape))
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"its header says {list(shape)} {dtype}, the file has {size} bytes")
+    return dtype, shape, "F" if by_columns else "C"
 
 
 def _safetensors(path: Path) -> Arrays:
     """Tensors, and lists of names in the metadata (a JSON list, or names with commas between)."""
     tensors, metadata = open_tensors(path)
+    _check_count(len(tensors))
     arrays: Arrays = {
         name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
         for name, tensor in tensors.items()
@@ -59,14 +119,16 @@ def _safetensors(path: Path) -> Arrays:
     for name in ("class_names", "classes"):
         if name in metadata and name not in arrays:
             text = metadata[name]
-            arrays[name] = np.array(json.loads(text) if text.startswith("[") else text.split(","))
+            arrays[name] = _words(json.loads(text) if text.startswith("[") else text.split(","))
     return arrays
 
 
 def _csv(path: Path) -> Arrays:
     """A header line, one image a line: a label column, perhaps a part column, all others features."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        lines = csv.reader(
+            bounded_lines(file), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True
+        )
         header = [name.strip().lower() for name in next(lines, [])]
         label = next((i for i, name in enumerate(header) if name in LABEL_COLUMNS), None)
         part = next((i for i, name in enumerate(header) if name in PART_COLUMNS), None)
@@ -91,19 +153,35 @@ def _csv(path: Path) -> Arrays:
             if part is not None:
                 parts.append(line[part])
     arrays: Arrays = {"features": np.stack(rows) if rows else np.zeros((0, len(wanted)), np.float32)}
-    arrays["labels"] = np.array(list(map(int, labels)) if all(map(str.isdigit, labels)) else labels)
-    return arrays | ({"parts": np.array(parts)} if part is not None else {})
+    arrays["labels"] = _column(labels)
+    return arrays | ({"parts": _words(parts)} if part is not None else {})
+
+
+def bounded_lines(file: Iterable[str]) -> Iterator[str]:
+    """The lines of an open text file; one that is too long or holds a NUL is refused before it is parsed."""
+    read: Callable[[int], str] = file.readline  # type: ignore[attr-defined]
+    number = 0
+    while line := read(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise ValueError(f"line {number} has more than {MAX_LINE} letters")
+        if "\0" in line:
+            raise ValueError(f"line {number} holds a NUL byte: this is not a text file")
+        yield line
 
 
 def _numbers(cells: list[str], columns: list[str], line: int) -> Array:
     try:
-        return np.array(cells, dtype=np.float32)
+        with np.errstate(over="ignore"):  # infinite values are named, with their rows, by the bank's check
+            return np.array(cells, dtype=np.float32)
     except ValueError:
         for cell, column in zip(cells, columns, strict=True):
             try:
                 float(cell)
             except ValueError:
-                raise ValueError(f"line {line}, column {column!r}: {cell!r} is not a number") from None
+                raise ValueError(
+                    f"line {line}, column {_short(column)}: {_short(cell)} is not a number"
+                ) from None
         raise
 
 
@@ -113,20 +191,115 @@ def _hdf5(path: Path) -> Arrays:
     except ImportError:
         raise MissingExtraError("h5py", "hdf5", f"reading {path}") from None
     with h5py.File(path, "r") as file:
-        return {name: np.asarray(item[()]) for name, item in file.items() if isinstance(item, h5py.Dataset)}
+        _check_count(len(file))
+        arrays: Arrays = {}
+        for name in file:
+            # The link itself is looked at first: following one may open another file.
+            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+                raise ValueError(f"{_short(name)} is a link; only arrays that lie in the file are read")
+            item = file[name]
+            if isinstance(item, h5py.Dataset):
+                arrays[name] = _hdf5_array(name, item, path)
+    return arrays
+
+
+def _hdf5_array(name: str, item: Any, path: Path) -> Array:
+    import h5py
+
+    if item.is_virtual or item.external:
+        raise ValueError(f"{_short(name)} lies in another file; only arrays of the file itself are read")
+    settings = item.id.get_create_plist()
+    filters = {settings.get_filter(i)[0] for i in range(settings.get_nfilters())}
+    if not filters <= _HDF5_FILTERS:
+        raise ValueError(f"{_short(name)} is compressed with a plugin; write it with gzip or without")
+    if item.shape is None:
+        raise ValueError(f"{_short(name)} is empty")
+    _check_unpacked(max(item.size, math.prod(item.chunks or ())) * max(1, item.dtype.itemsize), path)
+    if h5py.check_string_dtype(item.dtype) is None or item.dtype.kind != "O":
+        _check_kind(name, item.dtype, item.ndim)
+        return np.asarray(item[()])
+    # Text of any length: each of many rows may point to the same long one, so rows are read a few at a time.
+    if item.ndim > 1:
+        raise ValueError(f"{_short(name)} is text of shape {list(item.shape)}; give one axis")
+    step = max(1, UNPACKED_BYTES // max(1, path.stat().st_size))
+    rows = item[()].reshape(1) if item.ndim == 0 else None
+    words = rows.tolist() if rows is not None else []
+    for start in range(0, item.size if rows is None else 0, step):
+        words += [bytes(word)[: 4 * MAX_LETTERS + 1] for word in item[start : start + step]]
+    return _words([bytes(word).decode() for word in words])
 
 
 def _lines(path: Path) -> Arrays:
-    words = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    return {"": np.array(list(map(int, words)) if words and all(map(str.isdigit, words)) else words)}
+    with path.open(encoding="utf-8-sig") as file:
+        return {"": _column([line.strip() for line in bounded_lines(file) if line.strip()])}
 
 
 def _json(path: Path) -> Arrays:
-    value = records.read_json(path)
-    arrays: Arrays = (
-        {k: np.array(v) for k, v in value.items()} if isinstance(value, dict) else {"": np.array(value)}
-    )
-    return arrays
+    value = read_json(path)
+    named = value if isinstance(value, dict) else {"": value}
+    _check_count(len(named))
+    return {name: _listed(name, rows) for name, rows in named.items()}
+
+
+def _listed(name: str, rows: Any) -> Array:
+    """A JSON list: of names, or of numbers in one, two or three axes."""
+    if isinstance(rows, list) and rows and all(isinstance(word, str) for word in rows):
+        return _words(rows)
+    array = np.array(rows, dtype=None if _only_numbers(rows) else object)
+    _check_kind(name, array.dtype, array.ndim)
+    return array
+
+
+def _only_numbers(rows: Any, depth: int = 4) -> bool:
+    if isinstance(rows, list):
+        return depth > 0 and all(_only_numbers(row, depth - 1) for row in rows)
+    return isinstance(rows, (int, float))
+
+
+def _column(words: list[str]) -> Array:
+    """Whole numbers where all words are, else text."""
+    if words and all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        return np.array(list(map(int, words)))
+    return _words(words)
+
+
+def _words(words: list[Any]) -> Array:
+    """A column of text. The longest word decides how much memory every row takes, so it is bounded."""
+    for word in words:
+        if not isinstance(word, str) or len(word) > MAX_LETTERS:
+            raise ValueError(f"{_short(word)} is not a name of at most {MAX_LETTERS} letters")
+    return np.array(words, dtype=np.str_)
+
+
+def _check_kind(name: str, dtype: np.dtype[Any], ndim: int) -> None:
+    if dtype.kind not in _KINDS or ndim > 4 or (dtype.kind in "SU" and dtype.itemsize > 4 * MAX_LETTERS):
+        what = f"the array {_short(name)}" if name else "the array"
+        raise ValueError(
+            f"{what} is {_short(str(dtype))} with {ndim} axes; give numbers or text of at most"
+            f" {MAX_LETTERS} letters, with at most 4 axes"
+        )
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_ARRAYS:
+        raise ValueError(f"it has {count} arrays; at most {MAX_ARRAYS} are read")
+
+
+def _check_unpacked(size: int, path: Path) -> None:
+    limit = UNPACKED_BYTES + UNPACKED_TIMES * path.stat().st_size
+    if size > limit:
+        raise ValueError(f"unpacked it would take {size} bytes, more than the {limit} a file of its size may")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _reason(error: Exception) -> str:
+    """The library's reason in one line of bearable length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"
 
 
 _READERS: dict[str, Callable[[Path], Arrays]] = {

@@ -13,7 +13,7 @@ from wdae.bank.arrays import Array
 from wdae.bank.checks import class_hint
 from wdae.bank.encoding import decode
 from wdae.bank.feature_bank import FeatureBank
-from wdae.bank.labelled import Labelled, read_labelled, read_weights
+from wdae.bank.labelled import LabelledFeatures, read_labelled, read_weights
 from wdae.errors import BankError
 from wdae.parts import Part
 
@@ -106,9 +106,11 @@ def import_parts(
         order = next(iter(read.values())).names
     else:
         every = {name for one in read.values() for name in one.names}
-        order = sorted(every, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+        order = sorted(
+            every, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
+        )
     place = {name: i for i, name in enumerate(order)}
-    merged = Labelled(
+    merged = LabelledFeatures(
         torch.cat([decode(one.features, one.scales) for one in read.values()]),
         None,
         np.concatenate([np.array([place[n] for n in one.names])[one.labels] for one in read.values()]),
@@ -126,7 +128,7 @@ def import_parts(
 
 
 def _build(
-    read: Labelled, parts: Array, weights: Array | None, scale: float | None, info: dict[str, Any]
+    read: LabelledFeatures, parts: Array, weights: Array | None, scale: float | None, info: dict[str, Any]
 ) -> FeatureBank:
     bank = FeatureBank.build(
         read.features,
@@ -139,6 +141,8 @@ def _build(
     )
     if weights is None:
         return bank
+    if weights.dtype.kind not in "iuf":
+        raise BankError(f"base weights are {weights.dtype}; give numbers")
     rows = torch.from_numpy(np.array(weights, dtype=np.float32))
     if len(rows) == len(read.names) != bank.n_base:
         rows = rows[bank.base_classes]  # weights were given for every class; those of the base classes count
@@ -165,7 +169,7 @@ def _positions(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
         first, dots, last = word.partition("..")
         if word in place:
             out.append(place[word])
-        elif dots and first.isdigit() and last.isdigit():
+        elif dots and first.isdecimal() and last.isdecimal() and len(word) < 40:
             if not int(first) <= int(last) < len(names):
                 raise BankError(
                     f"{word} is not a range of classes; there are {len(names)}: 0..{len(names) - 1}"
@@ -209,7 +213,7 @@ def _hold_out(parts: Array, labels: Array, names: Sequence[str], held_out: int |
     return parts
 
 
-def _check_range(read: Labelled, path: str | Path) -> None:
+def _check_range(read: LabelledFeatures, path: str | Path) -> None:
     if len(read.labels) and not 0 <= int(read.labels.min()) <= int(read.labels.max()) < len(read.names):
         raise BankError(
             f"{path}: labels run from {read.labels.min()} to {read.labels.max()}; for {len(read.names)} class"

@@ -24,7 +24,7 @@ COSINE_SCALE = ("cosine_scale", "scale_cls")
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledFeatures:
     """Features of one file with their classes.
 
     ``labels`` are positions in ``names``; ``parts`` are codes of :class:`Part`, where the file has them.
@@ -41,19 +41,14 @@ class Labelled:
 
 def read_labelled(
     path: str | Path, labels: str | Path | None = None, names: str | Path | None = None
-) -> Labelled:
+) -> LabelledFeatures:
     """Read a file of features; ``labels`` and ``names`` are files of their own where it lacks them.
 
     Features are [images, D], or [classes, images, D], whose labels go without saying. Labels are class names
     or whole numbers, positions in the list of names if there is one.
     """
     arrays = read_arrays(path)
-    features = find(arrays, FEATURES, path, "features", ndims=(2, 3))
-    if features is None:
-        raise BankError(
-            f"{path} has no array of features; it has {_listing(arrays)};"
-            f" accepted names: {', '.join(FEATURES)}"
-        )
+    features = find_features(arrays, path, ndims=(2, 3))
     given = read_column(labels) if labels is not None else find(arrays, LABELS, path)
     name_column = read_column(names) if names is not None else find(arrays, NAMES, path)
     column, shape = _flat_labels(given, features.shape, path), features.shape
@@ -61,24 +56,40 @@ def read_labelled(
     parts = find(arrays, PARTS, path)
     flat = features.reshape(-1, shape[-1])
     if (count := arrays.get("count")) is not None:  # the paper's authors write into arrays that are too long
-        n = int(np.asarray(count).reshape(-1)[0])
+        n = int(_number(count, path, "count"))
         if not 0 < n <= len(flat):
             raise BankError(f"{path}: count is {n}, but there are {len(flat)} features")
         flat, column = flat[:n], column[:n]
     if len(column) != len(flat):
         raise BankError(f"{path}: there are {len(column)} labels for {len(flat)} features; give one for each")
     positions, class_names = _classes(column, name_column, path)
-    stored, stored_scales = _stored(flat, scales)
+    stored, stored_scales = _stored(flat, scales, path)
     cosine = find(arrays, COSINE_SCALE, path)
-    return Labelled(
+    return LabelledFeatures(
         stored,
         stored_scales,
         positions,
         class_names,
-        None if parts is None else _part_codes(_strings(parts.reshape(-1))),
+        None if parts is None else _part_codes(parts.reshape(-1), path),
         find(arrays, WEIGHTS[:1], path),  # plain "weights" beside features may mean anything
-        None if cosine is None else float(cosine.reshape(-1)[0]),
+        None if cosine is None else _number(cosine, path, "the cosine scale"),
     )
+
+
+def find_features(arrays: Arrays, path: str | Path, ndims: tuple[int, ...]) -> Array:
+    """The array of features, with as many axes as ``ndims`` allows and at least one number."""
+    features = find(arrays, FEATURES, path, "features", ndims)
+    if features is None:
+        raise BankError(
+            f"{path} has no array of features; it has {_listing(arrays)};"
+            f" accepted names: {', '.join(FEATURES)}"
+        )
+    if features.ndim not in ndims or not features.size:
+        accepted = " or ".join("[images, D]" if n == 2 else "[classes, images, D]" for n in ndims)
+        raise BankError(f"{path}: features have shape {list(features.shape)}; give {accepted}")
+    if features.dtype.kind not in "iuf":
+        raise BankError(f"{path}: features are {features.dtype}; give numbers")
+    return features
 
 
 def find(
@@ -115,7 +126,7 @@ def read_weights(path: str | Path) -> tuple[Array, float | None]:
     if weights is None:
         raise BankError(f"{path} has no base weights of shape [classes, D]; it has {_listing(arrays)}")
     cosine = find(arrays, COSINE_SCALE, path)
-    return weights, None if cosine is None else float(cosine.reshape(-1)[0])
+    return weights, None if cosine is None else _number(cosine, path, "the cosine scale")
 
 
 def _flat_labels(labels: Array | None, shape: tuple[int, ...], path: str | Path) -> Array:
@@ -131,9 +142,9 @@ def _flat_labels(labels: Array | None, shape: tuple[int, ...], path: str | Path)
 
 def _classes(column: Array, names: Array | None, path: str | Path) -> tuple[Array, list[str]]:
     """Labels as positions in a list of class names, and that list."""
-    if np.issubdtype(column.dtype, np.floating) and (column == np.round(column)).all():
+    if column.dtype.kind == "f" and (column == np.round(column)).all() and (abs(column) < 2**62).all():
         column = column.astype(np.int64)  # some tools write all numbers as floats
-    known = None if names is None else list(map(str, _strings(names.reshape(-1))))
+    known = None if names is None else list(map(str, _strings(names.reshape(-1), path)))
     if np.issubdtype(column.dtype, np.integer):
         if known is not None:
             return column.astype(np.int64), known
@@ -141,7 +152,7 @@ def _classes(column: Array, names: Array | None, path: str | Path) -> tuple[Arra
         if len(values) and values[0] < 0:
             raise BankError(f"{path}: labels must be 0 or more; the smallest is {values[0]}")
         return positions.astype(np.int64), [str(value) for value in values]
-    words = _strings(column)
+    words = _strings(column, path)
     if not np.issubdtype(words.dtype, np.str_):
         raise BankError(f"{path}: labels are {column.dtype}; give class names or whole numbers")
     values, positions = np.unique(words, return_inverse=True)
@@ -156,36 +167,53 @@ def _classes(column: Array, names: Array | None, path: str | Path) -> tuple[Arra
     return np.array([place[str(value)] for value in values], dtype=np.int64)[positions], known
 
 
-def _stored(features: Array, scales: Array | None) -> tuple[Tensor, Tensor | None]:
+def _stored(features: Array, scales: Array | None, path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Features as a bank keeps them: int8 with scales stays so, all else becomes floating point."""
-    if not np.issubdtype(features.dtype, np.number) or np.issubdtype(features.dtype, np.complexfloating):
-        raise BankError(f"features are {features.dtype}; give numbers")
-    column = None if scales is None else torch.from_numpy(np.array(scales, dtype=np.float32).reshape(-1))
+    column = None
+    if scales is not None:
+        if scales.dtype.kind not in "iuf" or scales.size not in (1, len(features)):
+            raise BankError(
+                f"{path}: scales are {scales.dtype} {list(scales.shape)}; give one number for each vector"
+            )
+        column = torch.from_numpy(np.array(scales, dtype=np.float32).reshape(-1))
+        column = column.expand(len(features)).contiguous()
     if features.dtype == np.int8 and column is not None:
-        if len(column) == 1:
-            column = column.expand(len(features)).contiguous()
         return torch.from_numpy(np.array(features)), column
     if features.dtype == np.float16 and column is None:
         return torch.from_numpy(np.array(features)), None
-    values = torch.from_numpy(np.array(features, dtype=np.float32))
+    with np.errstate(over="ignore"):  # what becomes infinite is named by the bank's check
+        values = torch.from_numpy(np.array(features, dtype=np.float32))
     return decode(values, column), None
 
 
-def _part_codes(parts: Array) -> Array:
+def _part_codes(parts: Array, path: str | Path) -> Array:
+    parts = _strings(parts, path)
     if np.issubdtype(parts.dtype, np.str_):
         values, positions = np.unique(parts, return_inverse=True)
         return np.array([Part.parse(str(value)).code for value in values], dtype=np.int64)[positions]
+    if parts.dtype.kind not in "iuf" or not np.isin(parts, range(len(Part))).all():
+        known = ", ".join(f"{part.code} ({part.value})" for part in Part)
+        raise BankError(f"{path}: parts are names or codes; accepted: {known}")
     return parts.astype(np.int64)
 
 
-def _strings(column: Array) -> Array:
+def _number(array: Array, path: str | Path, what: str) -> float:
+    """The first number of an array, where there is one."""
+    if array.dtype.kind not in "iuf" or not array.size or not np.isfinite(first := array.reshape(-1)[0]):
+        raise BankError(f"{path}: {what} is {array.dtype} {list(array.shape)}; give one finite number")
+    return float(first)
+
+
+def _strings(column: Array, path: str | Path) -> Array:
     """HDF5 gives names as bytes."""
-    if column.dtype.kind == "S" or (column.dtype.kind == "O" and all(isinstance(x, bytes) for x in column)):
-        return np.array([bytes(value).decode() for value in column])
-    return column
+    if column.dtype.kind != "S":
+        return column
+    try:
+        return np.array([bytes(value).decode() for value in column], dtype=np.str_)
+    except UnicodeDecodeError as error:
+        raise BankError(f"{path}: names are not UTF-8: {error}") from None
 
 
 def _listing(arrays: Arrays) -> str:
-    return (
-        ", ".join(f"{name or 'one array'} {list(array.shape)}" for name, array in arrays.items()) or "nothing"
-    )
+    shown = [f"{name or 'one array'} {list(array.shape)}" for name, array in arrays.items()]
+    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "") or "nothing"

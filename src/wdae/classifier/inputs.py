@@ -66,12 +66,9 @@ def read_examples(
 def read_features(path: Path) -> Tensor:
     """The features of a file, with or without labels, ``[M, D]``."""
     from wdae.bank.arrays import read_arrays
-    from wdae.bank.labelled import FEATURES, find
+    from wdae.bank.labelled import find_features
 
-    features = find(read_arrays(path), FEATURES, path, "features", ndims=(2,))
-    if features is None or features.ndim != 2:
-        raise DataError(f"{path} has no array of features [vectors, D]; call it 'features'")
-    return torch.from_numpy(features.astype("float32"))
+    return torch.from_numpy(find_features(read_arrays(path), path, ndims=(2,)).astype("float32"))
 
 
 def stream_items(

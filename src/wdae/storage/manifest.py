@@ -170,7 +170,7 @@ def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) 
         except StorageError as error:
             found.append(str(error))
     if found:
-        raise StorageError("\n  ".join(found))
+        raise StorageError("; ".join(found))
 
 
 def open_listed(folder: str | Path, name: str, entry: FileEntry) -> BinaryIO:
