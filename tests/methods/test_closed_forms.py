@@ -12,7 +12,7 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods import BaseClasses, Setting, Support, make
 from wdae.methods.baselines.tpn import Propagation, propagate
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.nn.cosine import unit
 from wdae.nn.logistic import logistic_regression
 from wdae.nn.ridge import ridge
@@ -80,7 +80,7 @@ def test_logistic_regression_is_scikit_learns(shape: tuple[int, int], strength: 
 def test_the_method_is_the_regression_on_its_shots() -> None:
     support, queries = Support(randn(2, 5, 3, 16)), randn(2, 7, 16, seed=3)
     scores = make("logistic-regression", strength=2.0).adapt(support, BaseClasses(randn(4, 16)))(queries)
-    examples = examples_of(Support(unit(support.features)))
+    examples = support_examples(Support(unit(support.features)))
     weights, bias = logistic_regression(examples.features, examples.targets, examples.weight, 2.0)
     expected = unit(queries) @ weights.transpose(1, 2) + bias.unsqueeze(1)
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)

@@ -10,10 +10,10 @@ from method_samples import bank_of, fresh
 from torch import Tensor
 
 from wdae.methods import BaseClasses, Setting, Support, find, make, names
-from wdae.methods.baselines.analogies import LogisticRegressionH
-from wdae.methods.baselines.hallucinate import grow
+from wdae.methods.baselines.logistic import LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention
 from wdae.methods.baselines.prototypical import Prototypical
+from wdae.methods.examples import add_hallucinated
 from wdae.methods.learned import LearnedMethod
 from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import unit
@@ -148,7 +148,7 @@ def test_analogies_transform_every_shot_alike() -> None:
     made = randn(E, n, K, 3, D)
     mask = torch.ones(E, n, K, dtype=torch.bool)
     mask[:, 0, 1] = False  # one shot and three made from it, against two shots and one made from each
-    grown = grow(Support(SUPPORT.features, mask), made, wanted=4)
+    grown = add_hallucinated(Support(SUPPORT.features, mask), made, wanted=4)
     assert grown.features.shape == (E, n, K * 4, D)
     assert grown.mask is not None
     assert grown.mask[0, 0].tolist() == [True, False] + [True] * 3 + [False] * 3

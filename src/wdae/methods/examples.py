@@ -1,4 +1,4 @@
-"""Support sets as plain lists of labelled examples, for methods that fit a classifier to examples."""
+"""Support sets as lists of labelled examples, and support sets with made-up examples added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wdae.runtime.device import full_precision
 
 
 @dataclass(frozen=True)
-class Examples:
+class SupportExamples:
     """Shapes: features ``[E, M, D]``, targets one-hot ``[E, M, C]``, weight ``[E, M]`` (0 is padding)."""
 
     features: Tensor
@@ -20,7 +20,7 @@ class Examples:
     weight: Tensor
 
     def read(self, affinity: Tensor) -> Tensor:
-        """Log of the attention that each class's examples get, on average: ``[E, Q, M]`` → ``[E, Q, C]``.
+        """Log of the mean attention of each class's examples: ``[E, Q, M]`` → ``[E, Q, C]``.
 
         Attention is a softmax of affinities over the examples that are not padding.
         """
@@ -33,13 +33,13 @@ class Examples:
             return torch.log(mass.clamp(min=torch.finfo(mass.dtype).tiny))
 
 
-def examples_of(support: Support, base: Tensor | None = None) -> Examples:
+def support_examples(support: Support, base: Tensor | None = None) -> SupportExamples:
     """All shots of an episode in one list, class after class; base classes, if given, come first.
 
-    A base class enters as one example, its weight or mean ``[N, D]`` or ``[E, N, D]``, which counts as much
-    as the shots of a novel class do together (on average).
+    A base class is one example, its weight or mean ``[N, D]`` or ``[E, N, D]``. It counts as much as the
+    shots of a novel class do together, on average.
 
-    >>> examples_of(Support(torch.ones(2, 3, 4, 5)), torch.ones(6, 5)).targets.shape
+    >>> support_examples(Support(torch.ones(2, 3, 4, 5)), torch.ones(6, 5)).targets.shape
     torch.Size([2, 18, 9])
     """
     E, n, K, D = support.features.shape
@@ -51,12 +51,12 @@ def examples_of(support: Support, base: Tensor | None = None) -> Examples:
         weight = support.mask.reshape(E, n * K).to(features.dtype)
         features = torch.where(support.mask.reshape(E, n * K, 1), features, 0.0)
     if base is None:
-        return Examples(features, targets, weight)
+        return SupportExamples(features, targets, weight)
     N = base.shape[-2]
     all_targets = torch.zeros(N + n * K, N + n, device=features.device)
     all_targets[:N, :N] = torch.eye(N, device=features.device)
     all_targets[N:, N:] = targets[0]
-    return Examples(
+    return SupportExamples(
         torch.cat([base.expand(E, -1, -1), features], dim=1),
         all_targets.expand(E, -1, -1),
         torch.cat([(weight.sum(-1, keepdim=True) / n).expand(-1, N), weight], dim=1),
@@ -75,3 +75,35 @@ class LinearScorer:
         """Scores ``[E, Q, C]`` of queries ``[E, Q, D]``."""
         scores = queries @ self.weights.transpose(-1, -2)
         return self.scale * (scores if self.bias is None else scores + self.bias.unsqueeze(1))
+
+
+def per_shot(shots: Tensor, wanted: int, least: int = 0) -> Tensor:
+    """How many examples to make up from each shot so that a class has about ``wanted`` in all.
+
+    >>> per_shot(torch.tensor([1, 5, 50]), 20).tolist()
+    [19, 3, 0]
+    """
+    return (torch.round(wanted / shots.clamp(min=1)).long() - 1).clamp(min=least)
+
+
+def most_per_shot(support: Support, wanted: int, least: int = 0) -> int:
+    """The largest number of examples to make up from one shot of a support set."""
+    fewest = 1 if support.mask is not None else support.features.shape[2]
+    return int(per_shot(torch.tensor(fewest), wanted, least))
+
+
+def add_hallucinated(support: Support, made: Tensor, wanted: int, least: int = 0) -> Support:
+    """A support set with made-up examples behind each class's own, up to ``wanted`` for each class.
+
+    Each shot is transformed in the same T ways, so the order of shots and classes does not matter.
+
+    Shapes: made ``[E, n, K, T, D]``, T from :func:`most_per_shot` → support of ``K (1 + T)`` shots a class.
+    """
+    E, n, K, T, D = made.shape
+    features = torch.cat([support.features, made.reshape(E, n, K * T, D).to(support.features.dtype)], dim=2)
+    if support.mask is None:
+        return Support(features)
+    own = per_shot(support.shots, wanted, least)  # [E, n]
+    kept = torch.arange(T, device=made.device) < own[..., None, None]  # [E, n, 1, T]
+    kept = (support.mask.unsqueeze(-1) & kept).reshape(E, n, K * T)
+    return Support(features, torch.cat([support.mask, kept], dim=-1))

@@ -10,11 +10,10 @@ import torch
 from wdae.errors import ModelError, nearest
 from wdae.methods.base import Method
 from wdae.methods.baselines.activations import Activations
-from wdae.methods.baselines.analogies import LogisticRegressionH
 from wdae.methods.baselines.fine_tune import FineTune
 from wdae.methods.baselines.gnn import GraphNetwork
 from wdae.methods.baselines.leo import Leo
-from wdae.methods.baselines.logistic import LogisticRegression
+from wdae.methods.baselines.logistic import LogisticRegression, LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention, LwofAverage
 from wdae.methods.baselines.maml import FirstOrderMaml, Maml
 from wdae.methods.baselines.matching import Matching

@@ -64,3 +64,21 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
         return x.mean(-2)
     kept = mask.unsqueeze(-1).to(x.dtype)
     return (x * kept).sum(-2) / kept.sum(-2).clamp(min=1)
+
+
+@torch.no_grad()
+def principal_init(layer: nn.Linear, features: Tensor) -> None:
+    """Start a linear map to a smaller size along the principal directions of features ``[M, D]``.
+
+    Of all maps to that size this one best preserves their inner products, and so nearest means. A map to a
+    larger size is left as it is.
+
+    >>> layer = nn.Linear(6, 2)
+    >>> principal_init(layer, torch.eye(6)[[0, 0, 0, 3, 3, 5]])
+    >>> layer.weight.abs().argmax(1)
+    tensor([0, 3])
+    """
+    if layer.out_features <= layer.in_features:
+        rows = features.float()
+        vectors: Tensor = torch.linalg.eigh(rows.T @ rows).eigenvectors  # the longest last
+        layer.weight.copy_(vectors.flip(1)[:, : layer.out_features].T)

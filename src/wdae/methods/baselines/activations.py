@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
@@ -12,19 +10,20 @@ from wdae.nn.linear import identity_linear, masked_mean
 
 
 class Activations(LearnedMethod):
-    """Qiao et al. 2018, "Few-shot image recognition by predicting parameters from activations".
+    """A learned map φ turns the mean activation of a class into its weight.
 
-    A map φ turns the mean activation of a class into its weight; it is learned by classifying images among
-    all classes (section 3).
+    Siyuan Qiao, Chenxi Liu, Wei Shen, Alan Yuille, "Few-Shot Image Recognition by Predicting Parameters from
+    Activations", CVPR 2018, https://arxiv.org/abs/1706.03466 (section 3). φ is learned by classifying images
+    among all classes.
 
-    Departures: φ is linear and starts at the identity; base classes keep their learned weights, where the
-    paper predicts these too; scores are scaled cosines, not inner
-    products. The paper's draws of single activations in place of means are the 1-shot episodes.
+    Departures: φ is linear and starts at the identity; base classes keep their learned weights, which the
+    paper predicts too; scores are scaled cosines, not inner products. The paper's draws of single activations
+    in place of means are the 1-shot episodes.
     """
 
     name = "activations"
-    about: ClassVar[str] = "a learned map from mean activations to weights"
-    paper: ClassVar[str] = "Qiao 2018"
+    about = "a learned map from mean activations to weights"
+    paper = "Qiao 2018"
     training_defaults = ANY_SHOTS
 
     def __init__(self, setting: Setting) -> None:
@@ -34,5 +33,4 @@ class Activations(LearnedMethod):
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Cosine with the predicted weights."""
         novel: Tensor = self.predict(masked_mean(support.features, support.mask))
-        known = base.weights if joint else None
-        return WeightScorer(novel, known, self.scale)
+        return WeightScorer(novel, base.weights if joint else None, self.scale)

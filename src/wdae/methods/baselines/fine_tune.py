@@ -1,15 +1,15 @@
-"""Fine-tuning of novel weights: what people do first."""
+"""Fine-tuning of novel weights by gradient descent."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.generate import novel_estimate
 from wdae.nn.inner_loop import gradient_steps, support_loss
@@ -17,21 +17,21 @@ from wdae.runtime.device import full_precision
 
 
 class FineTune(Method):
-    """Gradient descent on the weights of a cosine classifier (the "Baseline++" of Chen et al. 2019).
+    """Gradient descent on the novel weights of a cosine classifier ("Baseline++").
 
-    Novel weights start at the means of their shots and take plain gradient steps down the cross-entropy of
-    the shots; base weights stay as learned and, where joint, stand among the classes to tell apart.
+    Wei-Yu Chen, Yen-Cheng Liu, Zsolt Kira, Yu-Chiang Frank Wang, Jia-Bin Huang, "A Closer Look at Few-shot
+    Classification", ICLR 2019, https://arxiv.org/abs/1904.04232. The loss is the cross-entropy of the shots.
+    Base weights stay as learned and, where joint, are among the classes.
 
-    Departures from Chen et al., "A closer look at few-shot classification": the start (theirs is random),
-    and full-batch steps instead of stochastic ones.
+    Departures: novel weights start at the means of their shots, not at random; steps are full-batch.
 
     Args:
         n_steps, rate: gradient steps and their size.
     """
 
     name = "fine-tune"
-    about: ClassVar[str] = "novel weights fine-tuned from class means by gradient descent"
-    paper: ClassVar[str] = "Chen 2019"
+    about = "novel weights fine-tuned from class means by gradient descent"
+    paper = "Chen 2019"
 
     def __init__(self, n_steps: int = 25, rate: float = 0.05) -> None:
         if n_steps < 0 or rate <= 0:
@@ -39,13 +39,13 @@ class FineTune(Method):
         self.n_steps, self.rate = n_steps, rate
 
     def describe(self) -> dict[str, Any]:
-        """The settings of the descent."""
+        """Number and size of the gradient steps."""
         return {"n_steps": self.n_steps, "rate": self.rate}
 
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
         """Fine-tune the novel weights of all episodes at once."""
         known = base.weights if joint else None
-        examples = examples_of(support)
+        examples = support_examples(support)
         with full_precision(support.features):
             shots, targets = unit(examples.features.float()), examples.targets
             start = novel_estimate(support.features.float(), support.mask)

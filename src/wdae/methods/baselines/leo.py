@@ -1,16 +1,13 @@
-"""LEO: classifier weights decoded from a latent code that inner-loop steps adapt."""
+"""LEO: meta-learning with latent embedding optimisation."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.baselines.principal import start_along_principal
-from wdae.methods.examples import LinearScorer, examples_of
+from wdae.methods.examples import LinearScorer, support_examples
 from wdae.methods.learned import (
     FEW_WAY,
     LearnedMethod,
@@ -22,21 +19,23 @@ from wdae.methods.learned import (
 )
 from wdae.nn.cosine import unit
 from wdae.nn.inner_loop import gradient_steps, support_loss
-from wdae.nn.linear import mlp, orthogonal_linear
+from wdae.nn.linear import mlp, orthogonal_linear, principal_init
 from wdae.runtime.device import full_precision
 
 
 class Leo(LearnedMethod):
-    """Rusu et al. 2019, "Meta-learning with latent embedding optimization", algorithm 1.
+    """Classifier weights decoded from latent codes, which gradient steps on the shots adapt.
 
-    Encoder and relation network give a class a Gaussian over codes; a linear decoder turns a code into a
-    Gaussian over weights; codes take gradient steps down the loss of the shots through the decoder, then the
-    weights themselves do. Codes and weights are sampled in training and are means at test time.
+    Andrei Rusu, Dushyant Rao, Jakub Sygnowski, Oriol Vinyals, Razvan Pascanu, Simon Osindero, Raia Hadsell,
+    "Meta-Learning with Latent Embedding Optimization", ICLR 2019, https://arxiv.org/abs/1807.05960
+    (algorithm 1). Encoder and relation network give each class a Gaussian over codes; a linear decoder turns
+    a code into a Gaussian over weights. Gradient steps adapt the codes, then the weights themselves. Codes
+    and weights are sampled in training and are means at test time.
 
     Departures: the relation network's output is added to the mean of the encoded shots and starts at zero;
-    the encoder starts along the principal directions of base-train features and the decoder as its transpose,
-    so that learning begins at nearest mean in the latent space (chosen on validation classes of the embedded
-    bank: 78.6 % before training at 5 shots, and 66.6 % from random directions); dropout is left out, the L2
+    the encoder starts along the principal directions of base-train features and the decoder as its
+    transpose, so learning begins at nearest mean in the latent space (chosen on validation classes of the
+    embedded bank: 78.6 % before training at 5 shots, 66.6 % from random directions); no dropout; the L2
     penalty is the optimiser's weight decay.
 
     Args:
@@ -46,9 +45,9 @@ class Leo(LearnedMethod):
     """
 
     name = "leo"
-    about: ClassVar[str] = "weights decoded from latent codes that are adapted by gradient steps"
-    paper: ClassVar[str] = "Rusu 2019"
-    joint: ClassVar[bool] = False
+    about = "weights decoded from latent codes that are adapted by gradient steps"
+    paper = "Rusu 2019"
+    joint = False
     training_defaults = FEW_WAY
 
     def __init__(
@@ -79,7 +78,7 @@ class Leo(LearnedMethod):
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
         """Encoder and decoder along the principal directions of the base-train features."""
-        start_along_principal(self.encode, pool)
+        principal_init(self.encode, pool.features)
         self.decode.weight.data[: self.dim] = self.encode.weight.data.T
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
@@ -93,7 +92,7 @@ class Leo(LearnedMethod):
         return StepLosses.of(scorer(batch.queries), batch.labels - batch.base.shape[1], penalty)
 
     def _learn(self, support: Support, generator: Random) -> tuple[Scorer, Tensor]:
-        examples = examples_of(Support(unit(support.features), support.mask))
+        examples = support_examples(Support(unit(support.features), support.mask))
         with full_precision(support.features):
             features = examples.features.float()
             mean, log_spread = self._codes(features, examples.targets, examples.weight)
@@ -139,7 +138,7 @@ class Leo(LearnedMethod):
 
     def _penalty(self, mean: Tensor, log_spread: Tensor, start: Tensor, codes: Tensor) -> Tensor:
         divergence = (mean.square() + (2 * log_spread).exp() - 2 * log_spread - 1).sum(-1).mean() / 2
-        settled = (codes.detach() - start).square().sum(-1).mean()
+        shift = (codes.detach() - start).square().sum(-1).mean()
         rows = unit(self.decode.weight[: self.dim].T)  # [L, D]
         alike = (rows @ rows.T - torch.eye(len(rows), device=rows.device)).square().mean()
-        return self.kl_weight * divergence + self.code_weight * settled + self.orthogonality_weight * alike
+        return self.kl_weight * divergence + self.code_weight * shift + self.orthogonality_weight * alike

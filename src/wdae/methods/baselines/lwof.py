@@ -1,8 +1,6 @@
-"""LwoF's two generators of novel weights: feature averaging, and attention over base weights."""
+"""LwoF: novel weights from feature averages and attention over base weights."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +13,15 @@ from wdae.nn.linear import identity_linear, masked_mean
 
 
 class LwofAverage(LearnedMethod):
-    """Gidaris & Komodakis 2018, "Dynamic few-shot visual learning without forgetting", section 3.2:
-    ``w = g_avg ⊙ mean(ẑ)``, the gain learned, 1 at the start (nearest mean).
+    """LwoF with feature averaging: ``w = g_avg ⊙ mean(ẑ)``, with a learned gain that starts at 1.
+
+    Spyros Gidaris, Nikos Komodakis, "Dynamic Few-Shot Visual Learning without Forgetting", CVPR 2018,
+    https://arxiv.org/abs/1804.09458 (section 3.2).
     """
 
     name = "lwof-average"
-    about: ClassVar[str] = "novel weights from gains on feature averages"
-    paper: ClassVar[str] = "Gidaris & Komodakis 2018"
+    about = "novel weights from gains on feature averages"
+    paper = "Gidaris & Komodakis 2018"
     training_defaults = ANY_SHOTS
 
     def __init__(self, setting: Setting) -> None:
@@ -39,17 +39,18 @@ class LwofAverage(LearnedMethod):
 
 
 class LwofAttention(LwofAverage):
-    """The same paper's full generator: beside the average, attention over the weights of base classes.
+    """LwoF with attention: to the average it adds what the shots attend to among the base weights.
 
-    ``w = g_avg ⊙ mean(ẑ) + g_att ⊙ mean_k Σ_b softmax_b(γ_a cos(Q ẑ_k + q, key_b)) ŵ_b``; a base class that
+    Gidaris and Komodakis, CVPR 2018, https://arxiv.org/abs/1804.09458 (section 3.2):
+    ``w = g_avg ⊙ mean(ẑ) + g_att ⊙ mean_k Σ_b softmax_b(γ_a cos(Q ẑ_k + q, key_b)) ŵ_b``. A base class that
     plays novel is left out of the sum.
 
     Departures: keys start at the base classes' mean features, not at random, and g_att at 0, not 1, so
-    that learning begins at nearest mean; features are frozen throughout.
+    learning begins at nearest mean; features are frozen.
     """
 
     name = "lwof-attention"
-    about: ClassVar[str] = "feature averages plus attention over base weights"
+    about = "feature averages plus attention over base weights"
 
     def __init__(self, setting: Setting, attention_gain: float = 0.0, attention_scale: float = 10.0) -> None:
         super().__init__(setting)

@@ -1,14 +1,12 @@
-"""MAML: a start from which a few gradient steps on the shots make a good classifier."""
+"""MAML: model-agnostic meta-learning."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.examples import LinearScorer, examples_of
+from wdae.methods.examples import LinearScorer, support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.inner_loop import gradient_steps, support_loss
@@ -17,18 +15,19 @@ from wdae.runtime.device import full_precision
 
 
 class Maml(LearnedMethod):
-    """Finn, Abbeel, Levine 2017, "Model-agnostic meta-learning for fast adaptation", algorithm 2.
+    """A linear classifier adapted by gradient steps, whose start is learned through the steps.
 
-    Scores are ``γ · w_c · (g ⊙ f) + b_c`` with f an embedded feature. The inner loop adapts the head of an
-    episode (rows w, biases b, gain g) by gradient steps on the shots; the outer loop learns where they start
-    and how long the steps are, through the steps (second order).
+    Chelsea Finn, Pieter Abbeel, Sergey Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep
+    Networks", ICML 2017, https://arxiv.org/abs/1703.03400 (algorithm 2). Scores are ``γ · w_c · (g ⊙ f) +
+    b_c`` with f an embedded feature. The inner loop adapts rows w, biases b and gain g of an episode; the
+    outer loop learns their start and the step sizes (second order).
 
-    Departures: only the head is adapted, on frozen features; the linear embedding below it (identity at the
-    start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017). Classes have
-    no order and a row that all share would cancel in the softmax, so a learned start of the rows could only
-    be zero; they start at the class means instead (Proto-MAML, Triantafillou et al. 2020), where gradient
-    steps begin at nearest mean. Chosen on validation classes of the embedded bank: at 5 shots 0.15 points
-    above nearest mean, and 0.08 below it from zero (at 1 shot 0.98 and 1.25 above).
+    Departures: only this classifier is adapted, on frozen features; the linear embedding below it (identity
+    at the start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017,
+    https://arxiv.org/abs/1707.09835). A learned start that all classes share would cancel in the softmax, so
+    rows start at the class means (Proto-MAML, Triantafillou et al., ICLR 2020,
+    https://arxiv.org/abs/1903.03096). Chosen on validation classes of the embedded bank: at 5 shots 0.15
+    points above nearest mean, and 0.08 below it from zero (at 1 shot 0.98 and 1.25 above).
 
     Args:
         n_steps: inner steps.
@@ -37,11 +36,11 @@ class Maml(LearnedMethod):
     """
 
     name = "maml"
-    about: ClassVar[str] = "a head adapted by gradient steps, its start learned through them"
-    paper: ClassVar[str] = "Finn 2017"
-    joint: ClassVar[bool] = False
+    about = "a head adapted by gradient steps, its start learned through them"
+    paper = "Finn 2017"
+    joint = False
     training_defaults = FEW_WAY
-    second_order: ClassVar[bool] = True
+    second_order = True
 
     def __init__(
         self, setting: Setting, n_steps: int = 5, rate: float = 1.0, from_means: bool = True
@@ -54,7 +53,7 @@ class Maml(LearnedMethod):
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """The inner loop."""
-        examples = examples_of(support)
+        examples = support_examples(support)
         with full_precision(support.features):
             features = self.embed(unit(examples.features.float()))  # [E, M, D]
             (E, _, D), n = features.shape, support.features.shape[1]
@@ -83,8 +82,8 @@ class Maml(LearnedMethod):
 
 
 class FirstOrderMaml(Maml):
-    """The paper's first-order approximation (section 5.2): gradients of the inner loop count as constants."""
+    """First-order MAML: gradients of the inner loop count as constants (Finn et al. 2017, section 5.2)."""
 
     name = "maml-first-order"
-    about: ClassVar[str] = "the same without second derivatives"
-    second_order: ClassVar[bool] = False
+    about = "the same without second derivatives"
+    second_order = False

@@ -1,14 +1,13 @@
-"""Matching networks: attention over all labelled examples."""
+"""Matching networks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import cosine_scores, unit
@@ -16,16 +15,17 @@ from wdae.nn.linear import identity_linear
 
 
 class Matching(LearnedMethod):
-    """Vinyals et al. 2016, "Matching networks for one shot learning", eq. 1, 2 and appendix A.
+    """A query's label is the mean of the examples' labels, weighted by a softmax of cosines.
 
-    A query's label is the mean of the examples' labels, weighed by a softmax of cosines.
+    Oriol Vinyals, Charles Blundell, Timothy Lillicrap, Koray Kavukcuoglu, Daan Wierstra, "Matching Networks
+    for One Shot Learning", NeurIPS 2016, https://arxiv.org/abs/1606.04080 (eq. 1, 2 and appendix A).
 
-    Departures: embeddings are a linear map on frozen features, started at the identity; the cosines are
+    Departures: embeddings are a linear map on frozen features, started at the identity; cosines are
     multiplied by a learned scale, γ/4 at the start (chosen on validation classes of the embedded bank, 5
-    shots: 79.1 %, and 77.5 % from γ, 78.8 % from 1, which is no scale, as in the paper); of the two
-    full-context embeddings only that of the query (f) is kept, as that of the support (g) depends on the
-    order of the examples; attention is divided by a class's number of examples, which changes nothing where
-    all classes have as many. A base class is one example, its learned weight.
+    shots: 79.1 %, 77.5 % from γ, 78.8 % from 1, which is no scale, as in the paper); of the two full-context
+    embeddings only that of the query (f) is kept, as that of the support (g) depends on the order of the
+    examples; attention is divided by a class's number of examples. A base class is one example, its learned
+    weight.
 
     Args:
         full_context: embed queries in view of the support set.
@@ -34,8 +34,8 @@ class Matching(LearnedMethod):
     """
 
     name = "matching"
-    about: ClassVar[str] = "attention over labelled examples"
-    paper: ClassVar[str] = "Vinyals 2016"
+    about = "attention over labelled examples"
+    paper = "Vinyals 2016"
     training_defaults = ANY_SHOTS
 
     def __init__(
@@ -49,7 +49,7 @@ class Matching(LearnedMethod):
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Log-probability of each class: a soft maximum over its examples."""
-        examples = examples_of(support, unit(base.weights) if joint else None)
+        examples = support_examples(support, unit(base.weights) if joint else None)
         keys = self.embed(examples.features)  # [E, M, D]
         real = examples.weight > 0
 

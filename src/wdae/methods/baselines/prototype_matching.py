@@ -1,14 +1,12 @@
-"""Prototype matching networks with a meta-learned hallucinator."""
+"""Prototype matching networks with a learned hallucinator."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.baselines.hallucinate import grow, most_per_shot
+from wdae.methods.examples import add_hallucinated, most_per_shot
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import unit
@@ -16,16 +14,17 @@ from wdae.nn.linear import masked_mean, mlp
 
 
 class PrototypeMatchingH(LearnedMethod):
-    """Wang et al. 2018, "Low-shot learning from imaginary data", sections 4.2 and 4.3.
+    """Prototypes of shots and hallucinated examples, with queries embedded in view of them.
 
-    A hallucinator G(x, noise) makes up examples, and is trained end to end with what classifies by them:
-    classes collapse to their means, queries are embedded in view of these means (matching networks' f), and
-    cosines tell classes apart.
+    Yu-Xiong Wang, Ross Girshick, Martial Hebert, Bharath Hariharan, "Low-Shot Learning from Imaginary Data",
+    CVPR 2018, https://arxiv.org/abs/1801.05401 (sections 4.2 and 4.3). A hallucinator G(x, noise) makes up
+    examples and is trained end to end with the classifier: class means, queries embedded by the attention
+    LSTM of matching networks, cosines.
 
     Departures: the contextual embedding of the training set (a bidirectional LSTM) is left out, as it depends
     on the order of the classes; G is residual, its last layer zero at the start, where the authors start
-    from identity blocks; all shots of an episode share their noise, so that order does not matter, and at
-    test time the noise is drawn once and kept. A base class is its learned weight.
+    from identity blocks; all shots of an episode share their noise, so order does not matter, and at test
+    time the noise is fixed. A base class is its learned weight.
 
     Args:
         wanted: examples a class should have, made-up ones included.
@@ -34,8 +33,8 @@ class PrototypeMatchingH(LearnedMethod):
     """
 
     name = "prototype-matching-h"
-    about: ClassVar[str] = "class means of shots and learned made-up examples, in context"
-    paper: ClassVar[str] = "Wang (Y.-X.) 2018"
+    about = "class means of shots and learned made-up examples, in context"
+    paper = "Wang (Y.-X.) 2018"
     training_defaults = ANY_SHOTS
     noise: Tensor
 
@@ -61,7 +60,7 @@ class PrototypeMatchingH(LearnedMethod):
         noise = self.noise[: most_per_shot(support, self.wanted, least=1)]
         if self.training:
             noise = torch.randn(noise.shape, device=noise.device, generator=generator)
-        grown = grow(Support(shots, support.mask), self.make(shots, noise), self.wanted, least=1)
+        grown = add_hallucinated(Support(shots, support.mask), self.make(shots, noise), self.wanted, least=1)
         novel = masked_mean(grown.features, grown.mask)  # [E, n, D]
         known = base.weights if joint else None
         seen = novel if known is None else torch.cat([known.expand(len(novel), -1, -1), novel], dim=1)

@@ -1,8 +1,6 @@
-"""Prototypical networks: squared distance to the mean of each class's embedded shots."""
+"""Prototypical networks."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,13 +13,16 @@ from wdae.nn.linear import identity_linear, masked_mean
 
 
 class Prototypical(LearnedMethod):
-    """Snell, Swersky, Zemel 2017, "Prototypical networks for few-shot learning", eq. 1 and 2.
+    """Squared Euclidean distance to the mean of each class's embedded shots.
 
-    Departures: the embedding is a linear map on frozen features, started at the identity; distances of
-    unit-length features are small, so a learned scale stands before them (γ/2 at the start). Base classes,
-    which the paper has none of, have their learned weight, at unit length, as prototype, and class means are
-    brought to unit length too before they are embedded, so that learning begins at nearest mean by cosine.
-    Chosen on validation classes of the embedded bank, 5 shots: 65.2 % among base and novel classes, and
+    Jake Snell, Kevin Swersky, Richard Zemel, "Prototypical Networks for Few-shot Learning", NeurIPS 2017,
+    https://arxiv.org/abs/1703.05175 (eq. 1 and 2).
+
+    Departures: the embedding is a linear map on frozen features, started at the identity; a learned scale
+    multiplies the distances, which are small for unit-length features (γ/2 at the start). The prototype of a
+    base class, which the paper has none of, is its learned weight at unit length; class means are brought to
+    unit length too before they are embedded, so learning begins at nearest mean by cosine. Chosen on
+    validation classes of the embedded bank, 5 shots, accuracy among base and novel classes: 65.2 %, and
     61.3 % with means of their own length.
 
     Args:
@@ -29,8 +30,8 @@ class Prototypical(LearnedMethod):
     """
 
     name = "prototypical"
-    about: ClassVar[str] = "squared distance to class means in a learned embedding"
-    paper: ClassVar[str] = "Snell 2017"
+    about = "squared distance to class means in a learned embedding"
+    paper = "Snell 2017"
     training_defaults = ANY_SHOTS
 
     def __init__(self, setting: Setting, unit_length: bool = True) -> None:

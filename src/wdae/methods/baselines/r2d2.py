@@ -1,29 +1,27 @@
-"""R2-D2: a ridge-regression head in closed form, differentiated through."""
+"""R2-D2: ridge regression in closed form."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
 from wdae.nn.linear import identity_linear
 from wdae.nn.ridge import ridge
 
 
 class R2D2(LearnedMethod):
-    """Bertinetto et al. 2019, "Meta-learning with differentiable closed-form solvers", section 3.
+    """Ridge regression of one-hot labels on embedded shots, solved in closed form.
 
-    One-hot labels are regressed on embedded shots with a learned penalty λ; the solved rows are the classes'
-    weights.
+    Luca Bertinetto, João Henriques, Philip Torr, Andrea Vedaldi, "Meta-learning with Differentiable
+    Closed-form Solvers", ICLR 2019, https://arxiv.org/abs/1805.08136 (section 3). The penalty λ is learned;
+    the solved rows are the classes' weights.
 
     Departures: the embedding is a linear map on frozen features, started at the identity; scores are scaled
-    cosines with the solved rows, in place of αWx + β, so that embedded base weights can stand beside them and
-    a large λ gives nearest mean. Chosen on validation classes of the embedded bank: this form (68.5 % among
+    cosines with the solved rows, in place of αWx + β, so embedded base weights can stand beside them and a
+    large λ gives nearest mean. Chosen on validation classes of the embedded bank: this form (68.5 % among
     base and novel classes at 5 shots) over a regression with base weights as examples (66.7 % at the best λ);
     λ = 3 at the start over 1, 10, 30 and 100 (novel, mean of 1 and 5 shots: 72.4 against 72.2 to 72.3 %); the
     learning rate over one ten times as high (5 shots: 0.13 against 0.02 points above nearest mean).
@@ -34,9 +32,9 @@ class R2D2(LearnedMethod):
     """
 
     name = "r2d2"
-    about: ClassVar[str] = "ridge regression in closed form, in a learned embedding"
-    paper: ClassVar[str] = "Bertinetto 2019"
-    training_defaults: ClassVar[Mapping[str, Any]] = ANY_SHOTS | {"learning_rate": 1e-3}
+    about = "ridge regression in closed form, in a learned embedding"
+    paper = "Bertinetto 2019"
+    training_defaults = ANY_SHOTS | {"learning_rate": 1e-3}
 
     def __init__(self, setting: Setting, penalty: float = 3.0, learn_penalty: bool = True) -> None:
         super().__init__(setting)
@@ -49,7 +47,7 @@ class R2D2(LearnedMethod):
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Solve for the weights of the novel classes."""
-        examples = examples_of(support)
+        examples = support_examples(support)
         weights = ridge(
             self.embed(examples.features), examples.targets, self.log_penalty.exp(), examples.weight
         )

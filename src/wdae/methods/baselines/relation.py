@@ -1,9 +1,6 @@
-"""Relation networks: a learned comparison of a query with each class."""
+"""Relation networks."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +12,22 @@ from wdae.nn.linear import linear, masked_mean
 
 
 class Relation(LearnedMethod):
-    """Sung et al. 2018, "Learning to compare: relation network for few-shot learning", eq. 1 and 2.
+    """A network g compares a query with a class's mean shot and gives a relation score in (0, 1).
 
-    A network g compares a class (its shots pooled) with a query and gives a relation score in (0, 1), fitted
-    to 1 for the right class and 0 for others by mean squared error.
+    Flood Sung, Yongxin Yang, Li Zhang, Tao Xiang, Philip Torr, Timothy Hospedales, "Learning to Compare:
+    Relation Network for Few-Shot Learning", CVPR 2018, https://arxiv.org/abs/1711.06025 (eq. 1 and 2). The
+    score is fitted to 1 for the right class and 0 for others by mean squared error.
 
     Departures: features are frozen vectors, so g is fully connected; shots are averaged, not added; with
-    ``cosine`` (the default) g's output is added to the scaled cosine of the two and starts at zero, so that
+    ``cosine`` (the default) g's output is added to the scaled cosine of the two and starts at zero, so
     learning begins at nearest mean. Without it g stands alone, as in the paper.
     """
 
     name = "relation"
-    about: ClassVar[str] = "a network compares query and class, on top of their cosine"
-    paper: ClassVar[str] = "Sung 2018"
-    joint: ClassVar[bool] = False
-    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 3e-4}
+    about = "a network compares query and class, on top of their cosine"
+    paper = "Sung 2018"
+    joint = False
+    training_defaults = FEW_WAY | {"optimiser": "adam", "learning_rate": 3e-4}
 
     def __init__(self, setting: Setting, hidden: int = 64, cosine: bool = True) -> None:
         super().__init__(setting)

@@ -1,8 +1,6 @@
-"""Nearest mean after the SimpleShot transforms: centring, then unit length."""
+"""SimpleShot: nearest mean of centred, unit-length features."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,20 +13,20 @@ from wdae.nn.linear import masked_mean
 
 
 class SimpleShot(LearnedMethod):
-    """Wang et al. 2019, "SimpleShot: revisiting nearest-neighbor classification ..." (its CL2N).
+    """Nearest class mean after subtracting the mean of all base features (CL2N).
 
-    Features lose the mean of all base-train features and are brought to unit length; classes are the means
-    of what results. Nothing is learned but that mean.
+    Yan Wang, Wei-Lun Chao, Kilian Weinberger, Laurens van der Maaten, "SimpleShot: Revisiting
+    Nearest-Neighbor Classification for Few-Shot Learning", 2019, https://arxiv.org/abs/1911.04623.
 
-    Departures: scores are scaled cosines with the class means where the paper takes Euclidean distances to
-    them. Base classes are their learned weights, at unit length and centred. Chosen on validation classes of
-    the embedded bank, 5 shots, accuracy among base and novel classes: 63.7 % so, 55.6 % centred by the mean
-    of the weights, 55.1 % not centred, and 49.1 % with means of transformed base-train features.
+    Departures: scores are scaled cosines with the class means, not Euclidean distances to them. A base class
+    is its learned weight, at unit length and centred. Chosen on validation classes of the embedded bank, 5
+    shots, accuracy among base and novel classes: 63.7 % so, 55.6 % centred by the mean of the weights, 55.1 %
+    not centred, and 49.1 % with means of transformed base-train features.
     """
 
     name = "simpleshot"
-    about: ClassVar[str] = "nearest mean of centred, unit-length features"
-    paper: ClassVar[str] = "Wang (Y.) 2019"
+    about = "nearest mean of centred, unit-length features"
+    paper = "Wang (Y.) 2019"
     centre: Tensor
 
     def __init__(self, setting: Setting) -> None:

@@ -1,10 +1,8 @@
-"""SNAIL: a sequence of labelled examples, then the query, read by causal convolutions and attention."""
+"""SNAIL: causal convolutions and attention over the sequence of labelled examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +11,10 @@ from torch import Tensor, nn
 from wdae.bank import ClassSet
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.baselines.principal import start_along_principal
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
-from wdae.nn.linear import linear, orthogonal_linear
+from wdae.nn.linear import linear, orthogonal_linear, principal_init
 
 State = tuple[Tensor, Tensor, Tensor]
 """Support ``[E, T, C]``, queries ``[E, Q, C]`` (each the end of the same sequence), mask ``[E, T]``.
@@ -81,17 +78,18 @@ class Attention(nn.Module):
 
 
 class Snail(LearnedMethod):
-    """Mishra et al. 2018, "A simple neural attentive meta-learner": attention, TC, attention, TC, attention.
+    """A sequence of labelled shots, then a query, read by causal convolutions and attention in turn.
 
-    The sequence is the shots with their labels, then a query without one. It depends on the order of the
-    examples (all first shots, then all second ones, ...) and knows a fixed number of classes.
+    Nikhil Mishra, Mostafa Rohaninejad, Xi Chen, Pieter Abbeel, "A Simple Neural Attentive Meta-Learner", ICLR
+    2018, https://arxiv.org/abs/1707.03141. The blocks are attention, TC, attention, TC, attention. It depends
+    on the order of the examples (all first shots, then all second ones, ...) and knows a fixed number of
+    classes.
 
     Departures: frozen features through a linear map, started along the principal directions of base-train
-    features, take the place of the convolutional embedding; sizes are smaller; keys of the attention start
-    equal to its queries; unequal numbers of shots are padded in front, as the causal convolutions pad. It
-    starts knowing nothing, so it trains longer than others. Chosen on validation classes of the embedded
-    bank, 1 shot: from random directions 57.8 % after 600 steps and 58.5 % after 1,200; from principal ones
-    60.1 % after 600.
+    features, replace the convolutional embedding; sizes are smaller; keys of the attention start equal to its
+    queries; unequal numbers of shots are padded in front, as the causal convolutions pad. It starts from
+    chance, so it trains longer than others. Chosen on validation classes of the embedded bank, 1 shot: from
+    random directions 57.8 % after 600 steps and 58.5 % after 1,200; from principal ones 60.1 % after 600.
 
     Args:
         n_way: the largest number of novel classes.
@@ -100,12 +98,12 @@ class Snail(LearnedMethod):
     """
 
     name = "snail"
-    about: ClassVar[str] = "causal convolutions and attention over the sequence of shots"
-    paper: ClassVar[str] = "Mishra 2018"
-    joint: ClassVar[bool] = False
-    ordered: ClassVar[bool] = True
-    training_length: ClassVar[int] = 4
-    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"optimiser": "adam", "learning_rate": 1e-3}
+    about = "causal convolutions and attention over the sequence of shots"
+    paper = "Mishra 2018"
+    joint = False
+    ordered = True
+    training_length = 4
+    training_defaults = FEW_WAY | {"optimiser": "adam", "learning_rate": 1e-3}
 
     def __init__(
         self, setting: Setting, n_way: int = 5, n_shot: int = 5, hidden: int = 64, filters: int = 16
@@ -129,14 +127,14 @@ class Snail(LearnedMethod):
 
     def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
         """The linear map along the principal directions of the base-train features."""
-        start_along_principal(self.embed, pool)
+        principal_init(self.embed, pool.features)
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Read the support once; every query continues it."""
         _, n, K, _ = support.features.shape
         if n > self.n_way:
             raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
-        rows = examples_of(support)
+        rows = support_examples(support)
         labels = F.pad(rows.targets, (0, self.n_way - n))
         sequence = torch.cat([self._embed(rows.features), labels], dim=-1)
         mask = rows.weight > 0

@@ -1,16 +1,14 @@
-"""Transductive propagation: labels spread from shots to all queries of an episode at once."""
+"""TPN: transductive propagation network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
-from wdae.methods.examples import examples_of
+from wdae.methods.examples import support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
 from wdae.nn.cosine import unit
 from wdae.nn.linear import identity_linear, mlp
@@ -31,14 +29,16 @@ def propagate(similarity: Tensor, labels: Tensor, spread: float) -> Tensor:
 
 
 class Propagation(LearnedMethod):
-    """Liu et al. 2019, "Learning to propagate labels: transductive propagation network" (TPN), section 3.2.
+    """Labels propagated in closed form over a graph of the shots and all queries of an episode.
 
-    A graph joins shots and queries: ``W_ij = exp(−½ ‖z_i/σ_i − z_j/σ_j‖²)``, σ learned for each example, the
-    k nearest kept; labels spread over it in closed form. Queries inform each other: transductive.
+    Yanbin Liu, Juho Lee, Minseop Park, Saehoon Kim, Eunho Yang, Sung Ju Hwang, Yi Yang, "Learning to
+    Propagate Labels: Transductive Propagation Network for Few-shot Learning", ICLR 2019,
+    https://arxiv.org/abs/1805.10002 (section 3.2). Edges are ``W_ij = exp(−½ ‖z_i/σ_i − z_j/σ_j‖²)`` with a
+    learned σ for each example, to the k nearest. Queries inform each other: transductive.
 
-    Departures: a linear map on frozen features, started at the identity, takes the place of the convolutions;
-    1/σ² starts at 8 for all; scores are log F*, rows summing to one, not F* itself, which ranks the same;
-    α is 0.5, as with 0.99 and frozen features the classes whose shots have many neighbours take all queries.
+    Departures: a linear map on frozen features, started at the identity, replaces the convolutions; 1/σ²
+    starts at 8 for all; scores are log F*, rows summing to one, which ranks as F* does; α is 0.5, as with
+    0.99 and frozen features the classes whose shots have many neighbours take all queries.
 
     Args:
         n_neighbours: k (20 in the paper).
@@ -46,11 +46,11 @@ class Propagation(LearnedMethod):
     """
 
     name = "tpn"
-    about: ClassVar[str] = "labels propagated over a graph of shots and queries"
-    paper: ClassVar[str] = "Liu 2019"
-    joint: ClassVar[bool] = False
-    transductive: ClassVar[bool] = True
-    training_defaults: ClassVar[Mapping[str, Any]] = FEW_WAY | {"queries_per_novel": 15}
+    about = "labels propagated over a graph of shots and queries"
+    paper = "Liu 2019"
+    joint = False
+    transductive = True
+    training_defaults = FEW_WAY | {"queries_per_novel": 15}
 
     def __init__(
         self, setting: Setting, n_neighbours: int = 20, spread: float = 0.5, hidden: int = 32
@@ -62,7 +62,7 @@ class Propagation(LearnedMethod):
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Propagation from the shots to whatever queries come together."""
-        examples = examples_of(support)
+        examples = support_examples(support)
         M = examples.features.shape[1]
 
         def scorer(queries: Tensor) -> Tensor:
