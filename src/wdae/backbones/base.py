@@ -1,18 +1,19 @@
-"""What every backbone is: a chain of stages from pictures to one feature vector each."""
+"""The interface of every backbone: a chain of stages from pictures to one feature vector each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 
 class Backbone(nn.Module):
-    """A picture becomes a feature vector: ``z = F(x)``.
+    """A feature extractor ``z = F(x)``.
 
-    The stages are kept apart, so that manifold mixup can mix between them and each can be compiled by
-    itself.
+    The stages are separate, so that manifold mixup can mix between them and each is compiled by itself.
 
     Args:
         stages: modules applied one after the other; the last gives a feature map or a feature vector.
@@ -38,10 +39,9 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of a batch of normalised pictures."""
-        hidden = images
         for stage in self.stages:
-            hidden = stage(hidden)
-        return self.pooled(hidden)
+            images = stage(images)
+        return self.pooled(images)
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """The feature vector of what the last stage gave."""
@@ -76,15 +76,11 @@ def count_parameters(module: nn.Module) -> int:
 def forward_flops(backbone: Backbone, size: int | None = None) -> int:
     """Floating-point operations of one picture's forward pass (a multiply and an add are two).
 
-    Counted while one blank picture passes on the CPU. A training step costs about three times as much.
+    Counted on the CPU with one blank picture. A training step costs about three times as much.
 
     >>> forward_flops(Backbone([nn.Conv2d(3, 16, 1)], feature_dim=16, image_size=8))
     6144
     """
-    from copy import deepcopy
-
-    from torch.utils.flop_counter import FlopCounterMode
-
     side = size or backbone.image_size
     shadow = deepcopy(backbone).cpu().eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():

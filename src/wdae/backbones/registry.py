@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from wdae.backbones.base import Backbone
+from wdae.backbones.external import build_external
 from wdae.errors import RecipeError, nearest
 
 Factory = TypeVar("Factory", bound=Callable[..., Backbone])
@@ -15,7 +16,7 @@ _FACTORIES: dict[str, Callable[..., Backbone]] = {}
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Make a factory known under a name; its keyword arguments become the backbone's options.
+    """Register a factory under a name; its keyword arguments become the backbone's options.
 
     >>> from torch import nn
     >>> @register("mine")
@@ -62,8 +63,6 @@ def build(name: str, **options: Any) -> Backbone:
                 raise RecipeError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
         return factory(**options)
     if ":" in name:
-        from wdae.backbones.external import build_external
-
         return build_external(name, options)
     raise RecipeError(
         f"unknown backbone {name!r}{nearest(name, names())} "

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from wdae.printing import printable, say
@@ -19,33 +18,25 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-PLAIN_SECONDS = 10.0
-LIVE_SECONDS = 0.1
+SECONDS = {"plain": 10.0, "live": 0.1}  # between two updates of what is shown
 
 
-def progress(
-    total: int, description: str, unit: str = "episodes", *, done: int = 0, file: TextIO | None = None
-) -> Progress:
-    """A context manager whose ``update(n, loss=..., accuracy=...)`` moves the bar on.
+class Progress:
+    """A context manager whose ``update(n, loss=..., accuracy=...)`` advances a progress bar.
 
     Args:
         total: how much there is to do, in ``unit``.
         description: what is being done.
         unit: what is counted; the rate is shown in it.
-        done: how much was done before, when work goes on from a checkpoint.
+        done: how much was done before, when work resumes from a checkpoint.
         file: where to show it; stderr by default.
     """
-    return Progress(total, description, unit, done=done, file=file)
-
-
-class Progress:
-    """See :func:`progress`; ``rate`` is what has been done per second since the beginning."""
 
     def __init__(
         self,
         total: int,
         description: str,
-        unit: str,
+        unit: str = "episodes",
         *,
         done: int = 0,
         file: TextIO | None = None,
@@ -53,10 +44,8 @@ class Progress:
     ) -> None:
         self.total, self.description, self.unit, self.done = total, printable(description), unit, done
         self.fields: dict[str, Any] = {}
-        self._file = sys.stderr if file is None else file
-        self._clock = clock
-        self._began = self._told = clock()
-        self._before = done
+        self._file, self._clock, self._before = file or sys.stderr, clock, done
+        self._began = self._shown = clock()
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         setting = os.environ.get("WDAE_PROGRESS", "")
@@ -64,7 +53,7 @@ class Progress:
         self._mode = setting if setting in ("plain", "off") else "live" if live else "off"
 
     def __enter__(self) -> Self:
-        self._began = self._told = self._clock()
+        self._began = self._shown = self._clock()
         if self._mode == "live":
             self._bar = _bar(self._file)
             self._task = self._bar.add_task(
@@ -73,24 +62,17 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._show()
         if self._bar is not None:
-            self._show()
             self._bar.stop()
-        elif self._mode == "plain":
-            self._say()
 
     def update(self, n: int = 1, **fields: Any) -> None:
         """Count ``n`` more as done, and show the named values from now on (loss, accuracy, ...)."""
         self.done += n
         self.fields.update(fields)
-        waited = self._clock() - self._told
-        if self._mode == "live" and waited >= LIVE_SECONDS:
+        if self._mode != "off" and self._clock() - self._shown >= SECONDS[self._mode]:
             self._show()
-        elif self._mode == "plain" and waited >= PLAIN_SECONDS:
-            self._say()
 
     @property
     def rate(self) -> float:
@@ -110,16 +92,15 @@ class Progress:
         return "  ".join(shown)
 
     def _show(self) -> None:
-        self._told = self._clock()
+        self._shown = self._clock()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done, state=printable(self._state()))
+        elif self._mode == "plain":
+            rest = "" if self.seconds_left is None else f"  {_duration(self.seconds_left)} left"
+            say(f"{self.description} {self.done}/{self.total}  {self._state()}{rest}", to=self._file)
 
-    def _say(self) -> None:
-        self._told = self._clock()
-        left = self.seconds_left
-        rest = "" if left is None else f"  {_duration(left)} left"
-        line = f"{self.description} {self.done}/{self.total}  {self._state()}{rest}"
-        say(line, to=self._file)
+
+progress = Progress
 
 
 def _bar(file: TextIO) -> RichProgress:

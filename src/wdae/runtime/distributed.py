@@ -1,8 +1,8 @@
 """More than one device: the same command under ``torchrun``, on one machine or several.
 
 Gradients are averaged by DistributedDataParallel. BatchNorm uses each process's own share of the batch
-unless the recipe says ``sync_batch_norm``. A process that dies takes the others with it: on one machine
-torchrun sees to that, and everywhere each process watches the others' heartbeats.
+unless the recipe says ``sync_batch_norm``. When a process dies the others stop too: torchrun
+stops those of one machine, and every process watches the others' heartbeats.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from wdae.errors import RunError
+from wdae.runtime.device import pick_device
 
 BEAT_S, PATIENCE_S = 1.0, 20.0
 
@@ -72,12 +73,8 @@ class Team:
 
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The device asked for, else this process's GPU where there is one, else the CPU."""
-    if name is None or name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    device = pick_device(name or "auto")
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise RunError(f"device {name!r} was asked for, but this machine has no usable GPU; use cpu")
         if device.index is None:
             device = torch.device("cuda", local_rank)
         if device.index >= torch.cuda.device_count():
@@ -91,7 +88,7 @@ def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 @contextmanager
 def join(device: str | None = None) -> Iterator[Team]:
-    """This process's place among those ``torchrun`` started; alone without it.
+    """This process's rank among those that ``torchrun`` started; alone without it.
 
     A lost process becomes one clear message on every other, within seconds.
     """
@@ -133,7 +130,7 @@ def _lost(rank: int, size: int, reason: str) -> str:
 
 
 def _watch(store: Any, rank: int, size: int) -> tuple[threading.Event, threading.Thread]:
-    """Beat, and listen for the others; end this process when one falls silent.
+    """Send heartbeats, and end this process when another one's stop.
 
     A collective that waits for a dead process cannot be interrupted from Python, hence the hard exit.
     """
