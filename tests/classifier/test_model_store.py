@@ -121,13 +121,13 @@ def test_fifty_one_by_one_equal_directly(tmp_path: Path, ground: Ground) -> None
 def test_killed_at_any_moment_it_is_the_old_or_the_new_state(
     tmp_path: Path, ground: Ground, newcomers: Newcomers
 ) -> None:
-    """A process that runs ``wdae add`` without end is killed 50 times; all it finished is there, whole."""
+    """A process that runs ``wdae add`` without end is killed 20 times; all it finished is there, whole."""
     path = tmp_path / "model"
     save(Model(ground), path)
     np.save(tmp_path / "new.npy", newcomers["new 2"][:2].numpy())
     rng = random.Random(1)
     done = 0
-    for round_ in range(50):
+    for round_ in range(20):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:  # the warmed process: nothing is imported again
