@@ -67,5 +67,5 @@ def test_nothing_to_resume(tmp_path: Path) -> None:
 def test_metrics_altered_in_the_middle(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", Recipe())
     (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(StorageError, match=r"metrics\.jsonl line 2 is not JSON"):
+    with pytest.raises(StorageError, match=r"metrics\.jsonl line 2 is truncated or altered"):
         run.metrics()

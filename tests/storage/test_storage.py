@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from wdae.errors import StorageError
 from wdae.storage import files as storage
 from wdae.storage import records
 from wdae.storage.tensors import load_tensors, open_tensors, save_tensors
@@ -49,14 +50,20 @@ def test_an_exception_keeps_the_old_file(tmp_path: Path, error: type[BaseExcepti
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target, link = tmp_path / "real" / "x.txt", tmp_path / "link.txt"
     target.write_text("old")
     link.symlink_to(target)
-    storage.write_text(link, "new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
+    for write in (storage.write_text, storage.append_text):
+        with pytest.raises(StorageError):
+            write(link, "new")
+        assert target.read_text() == "old"
+    link.unlink()
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(StorageError, match="is a link"):
+        storage.write_text(link, "new")
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -7,16 +7,15 @@ An interrupted command goes on from there with ``--resume``, to the model that a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from wdae.classifier.config import LearnConfig
 from wdae.config import Config, Field
-from wdae.errors import RunError, StorageError
-from wdae.storage.files import refuse_existing
-from wdae.storage.records import read_json, write_json
+from wdae.errors import RunError
+from wdae.storage.records import Record, Text, read_record, write_json
+from wdae.storage.unfinished import empty, working
 
 ASKED = "asked.json"
 
@@ -38,6 +37,10 @@ class Lesson(Config):
     """Leave unreadable pictures out."""
     recipe: LearnConfig = LearnConfig()
     """How base weights, denoiser and calibration are learned."""
+
+
+class _Source(Record):
+    stamp: Text
 
 
 class Work:
@@ -75,25 +78,12 @@ class Work:
         """Refuse to go on when what is learned from has changed since."""
         file = self.folder / "source.json"
         if not file.is_file():
-            write_json(file, {"stamp": stamp})
-        elif read_json(file)["stamp"] != stamp:
+            write_json(file, _Source(stamp=stamp))
+        elif read_record(_Source, file).stamp != stamp:
             raise RunError(
                 f"what is learned from has changed since {self.folder} was begun; remove that folder and"
                 " start again"
             )
-
-    def leave(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def unfinished(output: Path) -> Path:
-    """The folder beside a model to be; hidden, or among folders of pictures it would pass for a class.
-
-    >>> unfinished(Path("models/birds")).name
-    '.birds.unfinished'
-    """
-    return output.with_name(f".{output.name}.unfinished")
 
 
 @contextmanager
@@ -102,35 +92,30 @@ def attending(lesson: Lesson, output: Path, *, resume: bool) -> Iterator[tuple[L
 
     The folder goes when the body ends well; however else it ends, what is worth going on from stays.
     """
-    refuse_existing(output)
-    work = Work(unfinished(output))
-    if resume:
-        lesson = _begun(lesson, work)
-    else:
-        if work.is_worth_keeping:
-            raise RunError(
-                f"{work.folder} holds a model that was begun; go on with it with --resume, or remove that"
-                " folder to start again"
-            )
-        work.leave()
+    with working(output) as folder:
+        work = Work(folder)
+        if resume:
+            lesson = _begun(lesson, work)
+        else:
+            if work.is_worth_keeping:
+                raise RunError(
+                    f"{folder} holds a model that was begun; go on with it with --resume, or remove that"
+                    " folder to start again"
+                )
+            empty(folder)
+            write_json(folder / ASKED, lesson.model_dump(mode="json"))
         try:
-            work.folder.mkdir(parents=True)
-        except OSError as error:
-            raise StorageError(f"cannot write {output}: {error.strerror or error}") from error
-        write_json(work.folder / ASKED, lesson.model_dump(mode="json"))
-    try:
-        yield lesson, work
-    except BaseException:
-        if not work.is_worth_keeping:
-            work.leave()
-        raise
-    work.leave()
+            yield lesson, work
+        except BaseException:
+            if not work.is_worth_keeping:
+                empty(folder)
+            raise
 
 
 def _begun(lesson: Lesson, work: Work) -> Lesson:
     if not (work.folder / ASKED).is_file():
         raise RunError(f"nothing to resume: there is no {work.folder}; start without --resume")
-    begun = Lesson.model_validate(read_json(work.folder / ASKED))
+    begun = read_record(Lesson, work.folder / ASKED)
     if lesson.source is not None and lesson.source != begun.source:
         raise RunError(
             f"{work.folder} was begun with {begun.source}, not with {lesson.source}; leave the source out, or"

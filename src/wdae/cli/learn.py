@@ -56,10 +56,11 @@ def learn(
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
     from wdae.classifier.learn_job import learn_from
-    from wdae.classifier.lesson import Lesson, attending, unfinished
+    from wdae.classifier.lesson import Lesson, attending
     from wdae.classifier.store import load, save
     from wdae.classifier.summary import print_summary, summary
     from wdae.config import load as checked
+    from wdae.storage.unfinished import unfinished
 
     options = {
         "source": None if source is None else source.absolute(),

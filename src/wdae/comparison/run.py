@@ -25,7 +25,7 @@ from wdae.methods.base import base_classes
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
 from wdae.runs.progress import Progress, progress
-from wdae.runs.run import Run
+from wdae.runs.run import Run, exclusively
 from wdae.runtime.device import pick_device
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
@@ -90,6 +90,7 @@ def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None)
     )
 
 
+@exclusively
 def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> ResultTable:
     """Train and measure every method of a recipe; what an earlier call has finished is not run again."""
     chosen = chosen_methods(recipe)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,8 @@ from wdae.data.source import ImageSource, content_digest
 from wdae.errors import DataError, StorageError
 from wdae.parts import Part
 from wdae.storage.files import atomic_folder
+from wdae.storage.lock import alone
 from wdae.storage.records import read_json, write_json
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there, two builders both build and the first to finish wins
-    fcntl = None  # type: ignore[assignment]
 
 _VERSION = 1  # raise it whenever the same picture would come out as other pixels
 _CHUNK_BYTES = 4 * 2**20
@@ -159,7 +156,7 @@ def _entry(source: ImageSource, size: int, root: Path, workers: int | None) -> P
                 return entry
     content = _content(source, workers)
     entry = root / _entry_name(content, size)
-    with _alone(root / f".{entry.name}.lock"):
+    with alone(root, math.inf, name=f".{entry.name}.lock", make=True):  # others wait, and find it built
         if not _whole(entry, len(source), size):
             shutil.rmtree(entry, ignore_errors=True)
             _build(source, size, entry, workers)
@@ -252,23 +249,6 @@ def _close_gaps(file: Path, gaps: Sequence[int], count: int, row: int) -> None:
     rows.flush()
     del rows
     os.truncate(file, (count - len(gaps)) * row)
-
-
-@contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let one process at a time build an entry; the others wait and then find it built.
-
-    The lock dies with its holder, and is not inherited by the decoding processes. Where a file system has no
-    locks, both build and the first to finish wins.
-    """
-    if fcntl is None:
-        yield
-        return
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as file:
-        with contextlib.suppress(OSError):
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
 
 
 def _no_cache(root: Path, count: int, size: int, error: Exception) -> DataError:

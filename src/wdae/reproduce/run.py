@@ -26,7 +26,7 @@ from wdae.reproduce.record import (
 from wdae.reproduce.render import markdown, table_name
 from wdae.reproduce.roles import RoleBank, needed_roles, open_role, why_missing
 from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
-from wdae.runs.run import RECIPE, Run
+from wdae.runs.run import RECIPE, Run, exclusively
 from wdae.runtime.device import pick_device
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json, write_json
@@ -54,6 +54,7 @@ def chosen_rows(benchmark: Benchmark, recipe: ReproduceRecipe) -> tuple[list[Row
     return rows, left_out
 
 
+@exclusively
 def reproduce(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe) -> dict[str, Any]:
     """Run every row that can be run and is not finished; write tables and plots; return the record."""
     began = time.perf_counter()

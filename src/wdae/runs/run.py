@@ -16,26 +16,57 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wdae.errors import RunError, StorageError
 from wdae.runs.environment import environment
-from wdae.storage.files import atomic_folder, write_bytes, write_text
-from wdae.storage.records import read_json, write_json
+from wdae.storage.files import (
+    append_text,
+    atomic_folder,
+    make_folder,
+    open_regular,
+    refuse_links,
+    write_bytes,
+    write_text,
+)
+from wdae.storage.lock import NAME as LOCK
+from wdae.storage.lock import alone
+from wdae.storage.records import Record, Text, parse, read_record, write_json
 
 if TYPE_CHECKING:
     from wdae.config import Config
 
     T = TypeVar("T", bound=Config)
 
+P = ParamSpec("P")
+V = TypeVar("V")
+
 RECIPE, ENVIRONMENT, METRICS, REPORT = "recipe.yaml", "environment.json", "metrics.jsonl", "report.html"
+_LONGEST_LINE = 2**20
+
+
+class Environment(Record):
+    """What ``environment.json`` holds."""
+
+    wdae: Text
+    commit: Text | None
+    python: Text
+    torch: Text | None
+    numpy: Text | None
+    platform: Text
+    cpu: Text
+    cores: int | None
+    gpu: Text | None
+    seed: int | None
+    command: list[Text]
+    started: Text
+    resumed: tuple[Environment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +100,7 @@ class Run:
         text = dump(recipe)
         seed = getattr(recipe, "seed", None) if seed is None else seed
         record = environment(seed=seed, command=sys.argv if command is None else command)
-        with _room(path, force), atomic_folder(path) as folder:
+        with _room(path, force), atomic_folder(path, replace=True) as folder:
             write_text(folder / RECIPE, text)
             write_json(folder / ENVIRONMENT, record)
             (folder / METRICS).touch()
@@ -84,18 +115,26 @@ class Run:
         if not (path / RECIPE).is_file():
             what = "holds no run (no recipe.yaml)" if path.exists() else "does not exist"
             raise RunError(f"{path} {what}; give the folder that a command wrote with -o")
+        refuse_links(path)
         return cls(path)
 
     @classmethod
     def resume(cls, path: str | Path, *, command: Sequence[str] | None = None) -> Run:
         """An existing run, to go on with: a half-written last line of its metrics is dropped."""
         run = cls.open(path)
-        run._write_metrics(run.metrics())
-        record = run.environment()
-        again = environment(seed=record.get("seed"), command=sys.argv if command is None else command)
-        record.setdefault("resumed", []).append(again)
-        write_json(run.path / ENVIRONMENT, record)
+        with run.alone():
+            run._write_metrics(run.metrics())
+            record = run.environment()
+            again = environment(seed=record.get("seed"), command=sys.argv if command is None else command)
+            record.setdefault("resumed", []).append(again)
+            write_json(run.path / ENVIRONMENT, record)
         return run
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the run while the body works on it; a second process is told, not let in."""
+        with alone(self.path, patience=0):
+            yield
 
     def recipe(self, cls: type[T]) -> T:
         """The run's recipe."""
@@ -105,8 +144,8 @@ class Run:
 
     def environment(self) -> dict[str, Any]:
         """Versions, commit, machine, seed and times (:func:`wdae.runs.environment.environment`)."""
-        record: dict[str, Any] = read_json(self.path / ENVIRONMENT)
-        return record
+        record = read_record(Environment, self.path / ENVIRONMENT)
+        return record.model_dump(mode="json", exclude_unset=True)
 
     @property
     def results(self) -> Path:
@@ -126,24 +165,22 @@ class Run:
     def log(self, **values: Any) -> None:
         """Append one line to the metrics; numbers that JSON cannot say (NaN, infinities) become null."""
         line = json.dumps({key: _plain(value) for key, value in values.items()}, allow_nan=False)
-        try:
-            with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path / METRICS}: {error.strerror}") from error
+        append_text(self.path / METRICS, line + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of the metrics, without a last line that was cut short."""
         path = self.path / METRICS
         if not path.exists():
             return []
-        *whole, _half = path.read_bytes().split(b"\n")
         rows: list[dict[str, Any]] = []
-        for number, line in enumerate(whole, start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                raise StorageError(f"{path} line {number} is not JSON: the file was altered") from None
+        with open_regular(path, follow=False) as file:
+            while (line := file.readline(_LONGEST_LINE + 1)).endswith(b"\n"):
+                row = parse(line, f"{path} line {len(rows) + 1}")
+                if not isinstance(row, dict) or not isinstance(row.get("step"), (int, type(None))):
+                    raise StorageError(f"{path} line {len(rows) + 1} is no line of metrics: it was altered")
+                rows.append(row)
+        if len(line) > _LONGEST_LINE:
+            raise StorageError(f"{path} line {len(rows) + 1} is longer than {_LONGEST_LINE} bytes")
         return rows
 
     def truncate_metrics(self, step: int) -> None:
@@ -157,22 +194,14 @@ class Run:
         write_bytes(self.path / METRICS, text.encode())
 
     def _folder(self, name: str) -> Path:
-        folder = self.path / name
-        folder.mkdir(exist_ok=True)
-        return folder
+        make_folder(self.path / name)
+        return self.path / name
 
 
 @contextmanager
 def _room(path: Path, force: bool) -> Iterator[None]:
-    """Leave nothing at ``path`` while the body runs, or say why that cannot be.
-
-    A run that is to be replaced comes back if its successor could not be written.
-    """
-    if not path.exists():
-        yield
-        return
-    if path.is_dir() and not any(path.iterdir()):
-        path.rmdir()
+    """Hold a run that may be replaced, or say why what lies at ``path`` may not be."""
+    if not path.exists() or (path.is_dir() and all(file.name == LOCK for file in path.iterdir())):
         yield
         return
     if not (path / RECIPE).is_file():
@@ -182,17 +211,19 @@ def _room(path: Path, force: bool) -> Iterator[None]:
             f"{path} holds a run already; choose another folder with -o, go on with that run with --resume, "
             "or replace it with --force"
         )
-    aside = path.with_name(f".{path.name}.replaced-{os.getpid()}")
-    try:
-        path.rename(aside)
-    except OSError as error:
-        raise RunError(f"cannot replace {path}: {error.strerror}; choose another folder with -o") from error
-    try:
+    with alone(path, patience=0):
         yield
-    except BaseException:
-        aside.rename(path)
-        raise
-    shutil.rmtree(aside)
+
+
+def exclusively(function: Callable[Concatenate[Run, P], V]) -> Callable[Concatenate[Run, P], V]:
+    """Hold the run that a function works on (its first argument) for as long as it works."""
+
+    @wraps(function)
+    def held(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> V:
+        with run.alone():
+            return function(run, *args, **kwargs)
+
+    return held
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -35,14 +36,15 @@ def run_pretraining(
         run = Run(output)
         if team.is_main:
             run = Run.resume(output) if resume else Run.create(output, config, force=force)
-        team.barrier()
-        # The first process decodes into the cache; the others read it from there.
-        data = load_data(config, team.device) if team.is_main else None
-        team.barrier()
-        if data is None:
-            data = load_data(config, team.device)
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
-        outcome = train_stage1(
-            config, data, run, team, resume=resume, max_seconds=left, model_dtype=model_dtype
-        )
+        with run.alone() if team.is_main else nullcontext():
+            team.barrier()
+            # The first process decodes into the cache; the others read it from there.
+            data = load_data(config, team.device) if team.is_main else None
+            team.barrier()
+            if data is None:
+                data = load_data(config, team.device)
+            left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
+            outcome = train_stage1(
+                config, data, run, team, resume=resume, max_seconds=left, model_dtype=model_dtype
+            )
         return outcome if team.is_main else None

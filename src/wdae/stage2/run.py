@@ -22,7 +22,7 @@ from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
 from wdae.parts import Part
 from wdae.runs.progress import progress
-from wdae.runs.run import Run
+from wdae.runs.run import Run, exclusively
 from wdae.runtime.device import pick_device
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe
@@ -34,6 +34,7 @@ from wdae.storage.checkpoint import load_checkpoint
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
+@exclusively
 def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
     """Train, tune on validation classes (denoisers), and leave the model in the run folder."""
     checkpoint = run.path / CHECKPOINT

@@ -1,24 +1,31 @@
-"""Files that are either the old or the new one, whole: a temporary name, a flush, then a rename."""
+"""Files that are either the old or the new one, whole: a temporary name, a flush, then a rename.
+
+Nothing is ever written through a link. What a killed process left behind is removed by the next writer.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 from wdae.errors import StorageError
 
-_SUFFIX = ".tmp"
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_LEFT = re.compile(
+    rf"^\.(?P<target>.+)\.(?:{_HOST}-(?P<owner>\d+)-[0-9a-f]{{8}}\.(?P<kind>tmp|replaced)|replaced-(?P<old>\d+))$"
+)
 
 
 @contextmanager
@@ -27,16 +34,18 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
     On any exception, and when the disk is full, the temporary file is removed and the old file survives.
     The path lies in a hidden folder beside the target, so that its suffix is kept for libraries that go by
-    it, and whatever they leave there when killed is swept away by the next writer.
+    it. A link, a folder or a device at ``path`` is refused.
     """
-    target = _resolved(path)
-    if target.exists() and not target.is_file():
-        raise StorageError(f"{target} exists and is not a file; choose another name")
-    folder = _temporary(target)
-    temporary = folder / target.name
+    target = Path(path).absolute()
+    folder = None
     try:
+        make_folder(target.parent)
+        _refuse_irregular(target)
+        folder = _beside(target, "tmp")
         folder.mkdir()
+        temporary = folder / target.name
         yield temporary
+        _refuse_irregular(target)
         if not temporary.is_file():
             raise StorageError(f"nothing was written for {target}")
         _flush(temporary)
@@ -45,36 +54,73 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise cannot_write(target, error) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary sibling folder that becomes ``path`` when the body ends; nothing may be there yet."""
-    refuse_existing(path)
-    target = _resolved(path)
-    temporary = _temporary(target)
+def atomic_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary sibling folder that becomes ``path`` when the body ends.
+
+    Args:
+        replace: a folder that is there already gives way to the new one, once that is whole; without,
+            nothing may be there yet.
+    """
+    target = Path(path).absolute()
+    if not replace:
+        refuse_existing(path)
+    temporary = None
     try:
+        make_folder(target.parent)
+        temporary = _beside(target, "tmp")
         temporary.mkdir()
         yield temporary
         for folder, _, names in os.walk(temporary, topdown=False):
             for name in names:
                 _flush(Path(folder, name))
             _flush_folder(Path(folder))
-        if target.exists():  # a rename would quietly replace an empty folder
+        if replace and target.is_dir() and not target.is_symlink():
+            _exchange(temporary, target)
+        elif os.path.lexists(target):  # a rename would quietly replace an empty folder
             raise StorageError(f"{target} appeared while it was being written; choose another name")
-        temporary.rename(target)
+        else:
+            temporary.rename(target)
         _flush_folder(target.parent)
     except OSError as error:
         raise cannot_write(target, error) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_existing(path: str | Path) -> None:
     """Raise where something is at ``path`` already: to be told before the work, not after it."""
-    if Path(path).exists() or Path(path).is_symlink():
+    if os.path.lexists(path):
         raise StorageError(f"{path} exists already; remove it or choose another name")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, each on disk before anything is put into it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _flush_folder(folder.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes of this machine that are dead left in ``folder``.
+
+    A folder that had been moved aside for one that never came is put back.
+    """
+    for left in folder.iterdir():
+        match = _LEFT.match(left.name)
+        if match is None or _alive(int(match["owner"] or match["old"])):
+            continue
+        target = folder / match["target"]
+        if match["kind"] != "tmp" and not os.path.lexists(target):
+            with suppress(OSError):
+                left.rename(target)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -86,6 +132,16 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, atomically and with its line ends as they are."""
     write_bytes(path, text.encode())
+
+
+def append_text(path: str | Path, text: str) -> None:
+    """Add ``text`` to the end of a file, which is made where there is none."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT
+    try:
+        with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise cannot_write(Path(path), error) from error
 
 
 def read_bytes(path: str | Path, limit: int, *, follow: bool = True) -> bytes:
@@ -122,27 +178,43 @@ def sha256(path: str | Path) -> str:
         raise _cannot_read(Path(path), error) from error
 
 
-def _resolved(path: str | Path) -> Path:
-    """The file itself where ``path`` is a link, in a folder that exists."""
-    target = Path(path)
+def refuse_links(folder: str | Path) -> None:
+    """Raise where a folder holds anything but regular files and folders, at any depth.
+
+    For folders of many files that no manifest lists: whoever made one could lead reads and writes elsewhere.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            mode = os.lstat(os.path.join(place, name)).st_mode  # noqa: PTH118
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                what = "a link" if stat.S_ISLNK(mode) else "not a regular file"
+                raise StorageError(f"{Path(place, name)} is {what}; remove it, or copy what it stands for")
+
+
+def _refuse_irregular(target: Path) -> None:
+    """Only a regular file gives way to a new one: no link, whose target is somebody else's, no folder."""
+    if target.is_symlink():
+        raise StorageError(f"{target} is a link, and nothing is written through links; remove it first")
+    if target.exists() and not target.is_file():
+        raise StorageError(f"{target} exists and is not a file; choose another name")
+
+
+def _beside(target: Path, kind: str) -> Path:
+    """A fresh hidden name beside ``target``; leftovers of dead processes there are removed first."""
+    remove_leftovers(target.parent)
+    return target.with_name(f".{target.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}")
+
+
+def _exchange(new: Path, target: Path) -> None:
+    """Put ``new`` in the place of the folder ``target``, which comes back if that fails."""
+    aside = _beside(target, "replaced")
+    target.rename(aside)
     try:
-        target = target.resolve() if target.is_symlink() else target.absolute()
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(target, error) from error
-    return target
-
-
-def _temporary(target: Path) -> Path:
-    """A fresh hidden folder's name beside ``target``; the leavings of killed writers are swept away first."""
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    prefix = f".{target.name}.{host}-"
-    for stale in target.parent.iterdir():
-        if stale.name.startswith(prefix) and stale.name.endswith(_SUFFIX):
-            owner = stale.name.removeprefix(prefix).split("-")[0]
-            if owner.isdigit() and not _alive(int(owner)):
-                shutil.rmtree(stale, ignore_errors=True)
-    return target.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}")
+        new.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _alive(process: int) -> bool:
@@ -157,18 +229,13 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _flush_folder(path: Path) -> None:
-    if os.name != "posix":  # folders cannot be opened elsewhere
-        return
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "posix":  # folders cannot be opened elsewhere
+        _flush(path, os.O_RDONLY)
+
+
+def _flush(path: Path, mode: int = os.O_RDWR) -> None:
+    descriptor = os.open(path, mode | _NO_LINK)
     try:
         os.fsync(descriptor)
     finally:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from wdae.errors import StorageError
+from wdae.storage.files import make_folder
 
 NAME = ".lock"
 PATIENCE = 60.0
@@ -16,42 +18,78 @@ _PAUSE = 0.02
 
 
 @contextmanager
-def alone(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
+def alone(
+    folder: Path, patience: float = PATIENCE, *, name: str = NAME, make: bool = False
+) -> Iterator[None]:
     """Hold a folder's lock; it dies with the process that holds it, however that ends.
 
     Args:
         patience: seconds to wait for another process before giving up with an error.
+        name: the lock's file, where a folder has several.
+        make: make the folder where there is none.
     """
-    path = folder / NAME
+    descriptor = _lock(folder, patience, name, make)
     try:
-        file = path.open("a+b")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path, patience: float, name: str, make: bool) -> int:
+    """The open file of the lock, once it is ours."""
+    until = time.monotonic() + patience
+    while True:
+        descriptor = _open(folder, name, make)
+        if _take(descriptor):
+            if _is_current(descriptor, folder / name):
+                return descriptor
+            os.close(descriptor)  # who held it has removed it: there is a new one to take
+            continue
+        os.close(descriptor)
+        if time.monotonic() >= until:
+            waited = f", and did not finish in {patience:g} seconds" if patience else ""
+            raise StorageError(
+                f"another process is changing {folder}{waited}; nothing was changed, try again later"
+            )
+        time.sleep(_PAUSE)
+
+
+def _open(folder: Path, name: str, make: bool) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        if make:
+            make_folder(folder)
+        descriptor = os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     except OSError as error:
         raise StorageError(f"cannot change {folder}: {error.strerror or error}") from error
-    with file:
-        until = time.monotonic() + patience
-        while not _take(file):
-            if time.monotonic() >= until:
-                raise StorageError(
-                    f"another process is changing {folder}, and did not finish in {patience:g} seconds;"
-                    " nothing was changed, try again later"
-                )
-            time.sleep(_PAUSE)
-        yield
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(f"cannot change {folder}: {name} there is not a regular file; remove it")
+    return descriptor
 
 
-def _take(file: IO[bytes]) -> bool:
+def _is_current(descriptor: int, path: Path) -> bool:
+    """Whether the lock's file is still the one at its path: a holder may have removed the folder."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    return False
+
+
+def _take(descriptor: int) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows: the first byte of the file is the lock
         import msvcrt
 
         try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
         except OSError:
             return False
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError:  # a file system without locks
+        return True
     return True
