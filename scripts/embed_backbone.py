@@ -1,11 +1,11 @@
 """Make the backbone that ships with the package, and the model that is ready to use with it.
 
-    wdae pretrain -r recipes/mini-imagenet/stage1-resnet12.yaml --data.path DIR --data.held_out 100 \\
-        -o runs/resnet12 --model-dtype float16
-    wdae extract --data DIR --model runs/resnet12/model -o runs/resnet12-bank
+    wdae pretrain -r recipes/mini-imagenet/stage1-resnet12.yaml --data.path DIR --data.held-out 100 \\
+        -o runs/resnet12 --dtype float16
+    wdae extract --data DIR --backbone runs/resnet12/model -o runs/resnet12-bank
     python scripts/embed_backbone.py runs/resnet12/model runs/resnet12-bank src/wdae/assets/resnet12
 
-The bank must hold features of single pictures (no ``--flip_average``, ``--sizes``, ``--crops``), as they are
+The bank must hold features of single pictures (no ``--flip-average``, ``--sizes``, ``--crops``), as they are
 computed when somebody classifies one. The ready model is calibrated on base images that the backbone was not
 trained on, and on validation classes; novel classes are looked at only for the figures of the model card,
 which is written too.
@@ -77,7 +77,7 @@ pictures, whose terms allow research use; none of them is included.
 def embed(model: Path, bank: FeatureBank, out: Path, recipe: LearnConfig, episodes: int = 20_000) -> None:
     """Write the backbone to the folder ``out``, the ready model to ``out/ready``, and the model card."""
     if bank.info.get("flip_average") or bank.info.get("crops"):
-        raise ModelError("the bank's features are means; extract without --flip_average and --crops")
+        raise ModelError("the bank's features are means; extract without --flip-average and --crops")
     seen, own = bank.info.get("sizes"), read_json(model / CARD)["image_size"]
     if seen not in (None, [own]):
         raise ModelError(f"the bank's pictures are of {seen} px, the model's of {own}; extract those")

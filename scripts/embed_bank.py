@@ -1,8 +1,8 @@
 """Make the bank that ships with the package from a whole MiniImageNet bank of our own WRN-28-10.
 
     wdae pretrain -r recipes/mini-imagenet/stage1-wrn-28-10-rotation.yaml --data.path DIR \\
-        --data.held_out 100 --epochs 32 -o runs/wrn --model-dtype float16
-    wdae extract --data DIR --model runs/wrn/model --dtype int8 --flip_average -o runs/wrn-bank
+        --data.held-out 100 --epochs 32 -o runs/wrn --dtype float16
+    wdae extract --data DIR --backbone runs/wrn/model --dtype int8 --flip-average -o runs/wrn-bank
     python scripts/embed_bank.py runs/wrn-bank src/wdae/assets/mini-imagenet
 
 Of each class some images are taken, drawn from a seed, so that the whole stays under 12 MB; classes get

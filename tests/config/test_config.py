@@ -185,3 +185,15 @@ def test_key_table_is_markdown_with_a_row_per_key() -> None:
 
 def test_dump_is_plain_yaml_for_other_readers() -> None:
     assert yaml.safe_load(dump(Recipe()))["training"]["noise"] == 0.1
+
+
+def test_former_names_of_keys_are_understood(tmp_path: Path) -> None:
+    class Renamed(Config):
+        former = {"model": "backbone"}  # noqa: RUF012
+        backbone: str = "none"
+        seed: int = 0
+
+    assert load(Renamed, written(tmp_path, "model: a\n")).backbone == "a"
+    assert load(Renamed, None, {"model": "b"}).backbone == "b"
+    with pytest.raises(RecipeError, match="line 2: 'backbone' must be text"):
+        load(Renamed, written(tmp_path, "seed: 1\nmodel: 3\n"))

@@ -57,8 +57,8 @@ def test_one_size_is_as_the_backbone_gives_it(tmp_path: Path) -> None:
         assert torch.equal(bank.features, own.features)
         assert bank.info == own.info
     config = extraction(tmp_path)
-    assert config.model is not None
-    model, images = load_model(config.model), open_dataset(config.data)
+    assert config.trained is not None
+    model, images = load_model(config.trained), open_dataset(config.data)
     chunk = pixels(images, 16, cache_dir=config.cache_dir).tensor()
     look = AugmentConfig(size=16, mean=tuple(model.card["mean"]), std=tuple(model.card["std"]))
     plain = embed(model.network.backbone, chunk, look, device=ALONE.device, batch=7, precision="float32")
@@ -115,7 +115,15 @@ def test_chunks_of_other_sizes_are_thrown_away(tmp_path: Path, monkeypatch: pyte
 
 def test_sizes_by_command(tmp_path: Path) -> None:
     config = extraction(tmp_path)
-    words = ["extract", "--data", f"{config.data}", "--model", f"{config.model}", "--precision", "float32"]
+    words = [
+        "extract",
+        "--data",
+        f"{config.data}",
+        "--backbone",
+        f"{config.trained}",
+        "--precision",
+        "float32",
+    ]
     words += ["--cache_dir", f"{config.cache_dir}"]
     spellings = (["--sizes", "16", "24"], ["--sizes", "16,24"], ["--sizes", "16", "--sizes", "24"])
     for number, spelling in enumerate(spellings):
@@ -129,8 +137,8 @@ def test_crops_are_averaged_and_count_as_one_more_side(tmp_path: Path) -> None:
     small, large = (_features(tmp_path, f"{size}", size=size) for size in (16, 24))
     many = _features(tmp_path, "many", sizes=(16, 24), crops=3, crop_area=(0.3, 0.6), chunk=50)
     config = extraction(tmp_path)
-    assert config.model is not None
-    model, images = load_model(config.model), open_dataset(config.data)
+    assert config.trained is not None
+    model, images = load_model(config.trained), open_dataset(config.data)
     whole = pixels(images, 24, cache_dir=config.cache_dir).tensor()
     look = AugmentConfig(
         size=16,
@@ -181,8 +189,8 @@ def test_crops_are_of_their_own_picture_where_one_is_left_out(tmp_path: Path, st
 
 def test_crops_are_cut_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, real = extraction(tmp_path), embedding.eager_features
-    assert config.model is not None
-    backbone, seen = load_model(config.model).network.backbone, []
+    assert config.trained is not None
+    backbone, seen = load_model(config.trained).network.backbone, []
 
     def kept(backbone: Backbone, pictures: torch.Tensor) -> torch.Tensor:
         seen.append(pictures)

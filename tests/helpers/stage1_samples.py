@@ -96,5 +96,6 @@ def extraction(tmp_path: Path, **changes: Any) -> ExtractConfig:
         card |= {"class_names": ["base-0", "base-1", "base-2"], "image_size": 16, "recipe": {}, "figures": {}}
         card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
         save_model(model, build_recognition_model("conv4-64", {"image_size": 16}, 3, seed=3), card)
-    values: dict[str, Any] = {"data": folder, "model": model, "cache_dir": tmp_path / "cache", "chunk": 32}
+    values: dict[str, Any] = {"data": folder, "backbone": str(model), "chunk": 32}
+    values["cache_dir"] = tmp_path / "cache"
     return ExtractConfig(**(values | {"precision": "float32", "batch": 7} | changes))

@@ -86,7 +86,7 @@ def test_two_processes_train_and_extract_as_one_does(place: Path) -> None:
 
     model, cache = place / "run1" / "model", place / "cache"
     config = ExtractConfig(
-        data=place / "pictures", model=model, cache_dir=cache, precision="float32", chunk=16
+        data=place / "pictures", backbone=str(model), cache_dir=cache, precision="float32", chunk=16
     )
     run_extraction(config, place / "bank1", device="cpu")
     words = ["--data", f"{config.data}", "--model", f"{model}", "--cache_dir", f"{cache}"]

@@ -72,8 +72,8 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
 def undo(model: Model, /, *, to: int | None = None, patience: Patience = 60.0) -> None:
     """Take the last change of a model back; again, the one before it.
 
-    Nothing is lost: wdae info numbers the changes, and --to goes to the state after any of them, later ones
-    included, so that it also redoes.
+    Nothing is lost: --to goes to the state after any change, later ones included, so that it also redoes.
+    wdae info numbers the changes.
 
     Parameters
     ----------

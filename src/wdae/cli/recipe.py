@@ -43,12 +43,17 @@ def recipe_command(config: type[T]) -> Callable[[Callable[..., Any]], Callable[.
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         names = {f"key_{i}": key for i, key in enumerate(describe(config))}
+        by_name = {key.name: key for key in names.values()}
+        former = {f"former_{old}": (old, by_name[new]) for old, new in config.former.items()}
 
         def command(*args: Any, recipe: Path | None = None, **options: Any) -> Any:
-            given = [(names[option], options.pop(option)) for option in list(options) if option in names]
+            known = names | {option: key for option, (_, key) in former.items()}
+            given = [(known[option], options.pop(option)) for option in list(options) if option in known]
             return function(load(config, recipe, parse_overrides(given)), *args, **options)
 
-        signature = _signature(function, names)
+        annotations = {option: _annotation(key) for option, key in names.items()}
+        annotations |= {option: _annotation(key, old) for option, (old, key) in former.items()}
+        signature = _signature(function, annotations)
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {option.name: option.annotation for option in signature.parameters.values()}
@@ -97,29 +102,30 @@ def _value(word: str, key: Key, annotation: Any = None) -> Any:
     return meant
 
 
-def _signature(function: Callable[..., Any], names: Mapping[str, Key]) -> inspect.Signature:
-    """The function's own options without the recipe, ``--recipe``, and an option per key."""
+def _signature(function: Callable[..., Any], keys: Mapping[str, Any]) -> inspect.Signature:
+    """The function's own options without the recipe, ``--recipe``, and an option per key, by annotation."""
     hints = get_type_hints(function, include_extras=True)
     _, *own = inspect.signature(function).parameters.values()
     own = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
     about = Parameter(name=["--recipe", "-r"], help="YAML file with the recipe; defaults without one.")
     only = inspect.Parameter.KEYWORD_ONLY
     file = inspect.Parameter("recipe", only, default=None, annotation=Annotated[Path | None, about])
-    keys = [
-        inspect.Parameter(name, only, default=None, annotation=_annotation(key))
-        for name, key in names.items()
-    ]
-    return inspect.Signature([*own, file, *keys])
+    given = [inspect.Parameter(name, only, default=None, annotation=kind) for name, kind in keys.items()]
+    return inspect.Signature([*own, file, *given])
 
 
-def _annotation(key: Key) -> Any:
-    """How cyclopts reads a key: as text, since :func:`wdae.config.load` judges all types at once."""
+def _annotation(key: Key, former: str | None = None) -> Any:
+    """How cyclopts reads a key: as text, since :func:`wdae.config.load` judges all types at once.
+
+    A ``former`` name is understood but not listed.
+    """
     plain = _without_none(key.annotation)
     description = key.description.replace("``", "")
     sentence = f"{description} ({key.type})" if description else key.type
     show = (lambda _: key.default_text) if not key.required else False
-    option = f"--{key.name}".replace("_", "-")
+    option = f"--{former or key.name}".replace("_", "-")
     common: dict[str, Any] = {"name": option, "group": _KEYS, "help": sentence, "show_default": show}
+    common["show"] = former is None
     if plain is bool:
         return Annotated[bool | None, Parameter(**common, negative="")]
     if get_origin(plain) in _LISTS:

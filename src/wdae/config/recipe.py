@@ -25,7 +25,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,11 +40,15 @@ __all__ = ["Config", "Field", "dump", "load"]
 
 
 class Config(BaseModel):
-    """A group of recipe keys: unknown keys are refused, values cannot be changed afterwards."""
+    """A group of recipe keys: unknown keys are refused, values cannot be changed afterwards.
+
+    ``former`` maps names that keys had once to their present ones; :func:`load` still understands them.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
     )
+    former: ClassVar[Mapping[str, str]] = {}
 
 
 T = TypeVar("T", bound=Config)
@@ -65,13 +69,17 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
     text = Text({}, {}, []) if path is None else read(path)
     given: set[tuple[str, ...]] = set()
     faults = list(text.faults)
+    for old, new in cls.former.items():
+        if old in text.data:
+            text.data[new] = text.data.pop(old)
+            text.places[(new,)] = text.places[(old,)]
     for key in describe(cls, groups=True):
         path_of_key = tuple(key.name.split("."))
         if key.is_group and key.required and not _has(text.data, path_of_key):
             _put(text.data, path_of_key, {})  # so that its own keys are named, not the group
     tables = {key.name: key.default for key in describe(cls) if isinstance(key.default, dict)}
     for dotted, value in (overrides or {}).items():
-        keys = tuple(dotted.split("."))
+        keys = tuple(cls.former.get(dotted, dotted).split("."))
         given.add(keys)
         table = ".".join(keys[:-1])
         if table in tables and not _has(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -33,20 +34,21 @@ Sides = Annotated[tuple[int, ...], AfterValidator(_sensible)]
 class ExtractConfig(Config):
     """Everything ``wdae extract`` needs."""
 
+    former: ClassVar[Mapping[str, str]] = {"model": "backbone"}
+
     data: Path
     """The folder of the data set."""
     layout: str = "auto"
     """How the folder is laid out; ``auto`` looks."""
     reading: Literal["names", "positions"] | None = None
-    """Of ImageNet-FS's split; as in the model's training by default, or by its class names."""
-    model: Path | None = None
-    """A model that ``wdae pretrain`` wrote; its recipe says which images are held out."""
-    backbone: str | None = None
-    """Instead of a model: a backbone with weights of its own (``timm:NAME``, ``pkg.module:factory``)."""
+    """Of ImageNet-FS's split; as in the backbone's training by default, or by its class names."""
+    backbone: str
+    """A folder that ``wdae pretrain`` wrote, whose recipe says which images are held out; or a backbone with
+    weights of its own (``timm:NAME``, ``pkg.module:factory``)."""
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)
-    """Side of the pictures; the model's own by default."""
+    """Side of the pictures; the backbone's own by default."""
     sizes: Sides = ()
     """Sides at which each picture is seen; its features are the mean over them, each of unit length
     (``size`` alone by default)."""
@@ -56,9 +58,9 @@ class ExtractConfig(Config):
     crop_area: Annotated[tuple[float, float], AfterValidator(_share)] = (0.35, 1.0)
     """Smallest and largest share of the picture that a crop shows."""
     held_out: int | None = Field(default=None, ge=0)
-    """Images of each base class marked as held out; as in the model's training by default."""
+    """Images of each base class marked as held out; as in the backbone's training by default."""
     seed: int | None = Field(default=None, ge=0)
-    """Draws the held-out images, and crops; as in the model's training by default."""
+    """Draws the held-out images, and crops; as in the backbone's training by default."""
     flip_average: bool = False
     """Average the features of each picture and of its mirror image."""
     dtype: Literal["float32", "float16", "int8"] = "float32"
@@ -80,11 +82,12 @@ class ExtractConfig(Config):
     allow_missing: bool = False
     """Take a benchmark with classes or pictures missing."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.model is None) == (self.backbone is None):
-            raise ValueError("give either 'model' or 'backbone'")
-        return self
+    @property
+    def trained(self) -> Path | None:
+        """The folder of a backbone that was trained here; None for one with weights of its own."""
+        path = Path(self.backbone)
+        is_path = path.is_dir() or (":" not in self.backbone and len(path.parts) > 1)
+        return path if is_path else None
 
     @model_validator(mode="after")
     def _sides(self) -> Self:

@@ -55,7 +55,7 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     if out.exists():
         raise StorageError(f"{out} exists already; choose another folder, or remove it first")
     fast_arithmetic(team.device)
-    model = load_model(config.model) if config.model is not None else None
+    model = load_model(config.trained) if config.trained is not None else None
     backbone = _backbone(config, model).to(team.device).eval()
     if team.device.type == "cuda":
         backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -150,7 +150,7 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
 def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
     if model is not None:
         return model.network.backbone
-    return backbones.build(str(config.backbone), **config.backbone_options)
+    return backbones.build(config.backbone, **config.backbone_options)
 
 
 def _check_classes(model: Stage1Model, images: ImageSet) -> None:
@@ -166,12 +166,13 @@ def _check_classes(model: Stage1Model, images: ImageSet) -> None:
 
 def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
     """What the chunks on disk depend on: chunks of another plan are deleted."""
-    weights = file_sha256(config.model / WEIGHTS) if config.model is not None else ""
-    kept = {"backbone", "backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
+    weights = file_sha256(config.trained / WEIGHTS) if config.trained is not None else ""
+    kept = {"backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
     if config.crops:
         kept |= {"crops", "crop_area", "seed"}
     return {
         **config.model_dump(mode="json", include=kept),
+        "backbone": config.backbone if config.trained is None else None,
         "weights": weights,
         "pictures": images.source.stamp(),
         "sides": list(sides),
@@ -211,7 +212,7 @@ def _assemble(
         info |= {"crops": config.crops, "crop_area": list(config.crop_area)}
     if model is not None:
         info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
-        info["model_sha256"] = file_sha256(Path(str(config.model)) / WEIGHTS)
+        info["model_sha256"] = file_sha256(Path(config.backbone) / WEIGHTS)
     classifier = model.network.classifier if model else None
     return FeatureBank.build(
         features,

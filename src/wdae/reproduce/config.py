@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from wdae.config import Config, Field
 from wdae.extract.config import Sides
+
+_ROLES = ("", "held_out_", "trainval_")
 
 
 class ReproduceRecipe(Config):
     """What ``wdae reproduce`` works from, and how much it measures."""
 
+    former: ClassVar[Mapping[str, str]] = {f"{role}model": f"{role}backbone" for role in _ROLES}
+
     data: Path | None = None
-    """The benchmark's pictures; stage 1 is trained on them for every role without a bank or model."""
+    """The benchmark's pictures; stage 1 is trained on them for every role without a bank or backbone."""
     bank: Path | None = None
-    """Features of a model that was trained on every picture of the base classes."""
+    """Features of a backbone that was trained on every picture of the base classes."""
     held_out_bank: Path | None = None
-    """Features of a model with some pictures of each base class held out, for base and all accuracy."""
+    """Features of a backbone that saw only some pictures of each base class, for base and all accuracy."""
     trainval_bank: Path | None = None
-    """Features of a model that was trained on base and validation classes."""
-    model: Path | None = None
-    """Instead of a bank: the stage-1 model (its folder) to extract it with; needs the data."""
-    held_out_model: Path | None = None
-    """The same for the model with held-out pictures."""
-    trainval_model: Path | None = None
-    """The same for the model of base and validation classes."""
+    """Features of a backbone that was trained on base and validation classes."""
+    backbone: Path | None = None
+    """Instead of a bank: the backbone (a folder of wdae pretrain) to extract it with; needs the data."""
+    held_out_backbone: Path | None = None
+    """The same for the bank with held-out pictures."""
+    trainval_backbone: Path | None = None
+    """The same for the bank of base and validation classes."""
     rows: tuple[str, ...] = Field(("all",), min_length=1)
     """Rows to run, by the names of their recipes, or all; the initial estimate is always among them."""
     shots: tuple[int, ...] | None = None

@@ -68,9 +68,9 @@ def _members(info: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path | None]:
-    """The bank and the model given for a role."""
+    """The bank and the backbone (its folder) given for a role."""
     prefix = _OPTIONS[role]
-    bank, model = getattr(recipe, f"{prefix}bank"), getattr(recipe, f"{prefix}model")
+    bank, model = getattr(recipe, f"{prefix}bank"), getattr(recipe, f"{prefix}backbone")
     if model is not None and not (model / CARD).is_file() and (model / "model" / CARD).is_file():
         model = model / "model"  # a run of wdae pretrain was given
     return bank, model
@@ -83,7 +83,7 @@ def why_missing(recipe: ReproduceRecipe, role: Role) -> str | None:
         return None
     option = _OPTIONS[role].replace("_", "-")
     if model is not None:
-        raise DataError(f"--{option}model needs the pictures to extract features from; give --data too")
+        raise DataError(f"--{option}backbone needs the pictures to extract features from; give --data too")
     return f"no --{option}bank, and no --data to make one from"
 
 
@@ -189,7 +189,7 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
     config = ExtractConfig(
         data=recipe.data,
         layout=benchmark.name,
-        model=model,
+        backbone=str(model),
         flip_average=recipe.flip_average,
         sizes=recipe.sizes,
         crops=recipe.crops,
@@ -210,7 +210,7 @@ def _check(bank: FeatureBank, role: Role, name: str) -> None:
     if role == "held-out" and not bank.has(Part.BASE_HELD_OUT):
         raise BankError(
             f"{name} has no held-out pictures of base classes, which 'all' and 'base' accuracy need; extract "
-            "it with a model of stage 1 that held some out (--data.held_out), or give it as --bank"
+            "it with a model of stage 1 that held some out (--data.held-out), or give it as --bank"
         )
     if role == "trainval" and bank.has(Part.VALIDATION):
         raise BankError(

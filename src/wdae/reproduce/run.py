@@ -206,7 +206,7 @@ def command(benchmark: Benchmark, recipe: ReproduceRecipe) -> str:
         value, name = getattr(recipe, key), f"--{key.replace('_', '-')}"
         if value == type(recipe).model_fields[key].default or key in ("device", "stage1_recipe"):
             continue
-        if key in ("data", "bank", "model") or key.endswith(("_bank", "_model")):
+        if key in ("data", "bank", "backbone") or key.endswith(("_bank", "_backbone")):
             value = "DIR" if key == "data" else key.upper()
         values = [] if value is True else value if isinstance(value, tuple) else [value]
         words += [name, *(shlex.quote(str(one)) for one in values)]

@@ -1,0 +1,116 @@
+"""Every option that a help text, the README or a document mentions exists, and is spelled with dashes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from wdae.cli.main import COMMANDS, root
+
+ROOT = Path(__file__).parents[2]
+OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*\w")
+EVERYWHERE = {"--help", "--version", "--debug"}
+OTHERS = {"--nproc-per-node"}  # torchrun's
+
+
+def commands(app: App, words: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
+    """Every command, ``bank import`` as well as ``train``, that runs something."""
+    if app.default_command is not None:
+        yield " ".join(words), app
+    for name in app:
+        if not name.startswith("-"):
+            yield from commands(app[name], (*words, name))
+
+
+WDAE = root()
+APPS = dict(commands(WDAE))
+ARGUMENTS = {
+    name: app.assemble_argument_collection(default_parameter=WDAE.default_parameter, parse_docstring=True)
+    for name, app in APPS.items()
+}
+OPTIONS = {
+    name: {option for a in arguments if a.show for option in a.names if option.startswith("--")}
+    for name, arguments in ARGUMENTS.items()
+}
+
+
+def is_option(word: str, known: set[str]) -> bool:
+    """Whether an option is known, or an entry of a table that is: ``--evaluation.steps.5``."""
+    return word in known | EVERYWHERE or word.rpartition(".")[0] in known
+
+
+def faults(text: str, here: str | None = None) -> list[str]:
+    """Options in a text that do not exist: after ``wdae COMMAND``, of that command; elsewhere, of any.
+
+    Args:
+        here: the command whose help the text is; options belong to it where no other is named before them.
+    """
+    joined = re.sub(r"\\\n\s*|(?<=[\w,]) *\n(?=[^\n`$#-])", " ", text)
+    everything = set().union(*OPTIONS.values()) | OTHERS
+    found = []
+    for line in re.split(r"\n|[`;|.](?:\s|$)|`", joined):
+        command = here
+        for match in re.finditer(rf"\bwdae ([a-z]+(?: [a-z]+)?)|{OPTION.pattern}", line):
+            if match[1]:
+                named = [name for name in (match[1], match[1].split()[0]) if name in OPTIONS]
+                command = named[0] if named else command
+            elif not is_option(match[0], OPTIONS[command] if command else everything):
+                found.append(f"{match[0]} ({command or 'any command'}) in: {line.strip()[:100]}")
+    return found
+
+
+def test_the_walk_finds_the_commands() -> None:
+    assert {name.split()[0] for name in APPS} == COMMANDS.keys()
+    assert "bank import" in APPS
+    assert {"--class", "--update", "--patience"} <= OPTIONS["add"]
+    assert "--training.n-fake" in OPTIONS["train"]
+
+
+def test_the_check_itself_finds_faults() -> None:
+    assert faults("`wdae add model --clas okapi`, or wdae train\n--trainig.noise 3")
+    assert faults("see --no-such-thing")
+    assert faults("use --top", here="add")
+    assert not faults("`wdae train --evaluation.steps.5 0.3` and --class", here=None)
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_no_listed_option_has_an_underscore_or_capitals(name: str) -> None:
+    shown = {option for argument in ARGUMENTS[name] if argument.show for option in argument.names}
+    shown = {option for option in shown if option.startswith("-")}
+    assert not [option for option in shown if "_" in option or option != option.lower()]
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_a_help_text_mentions_options_that_exist(name: str) -> None:
+    texts = [APPS[name].help, *(argument.parameter.help or "" for argument in ARGUMENTS[name])]
+    assert [fault for text in texts for fault in faults(text, here=name)] == []
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_every_listed_option_is_explained(name: str) -> None:
+    silent = [a.names for a in ARGUMENTS[name] if a.show and a.parse and not a.parameter.help]
+    assert silent == []
+
+
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "src").rglob("*.md")),
+    *sorted((ROOT / "recipes").rglob("*.yaml")),
+]
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.relative_to(ROOT).as_posix())
+def test_a_document_mentions_options_that_exist(file: Path) -> None:
+    assert faults(file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(("command", "option"), [("extract", "--model"), ("reproduce", "--held-out-model")])
+def test_former_names_are_understood_and_not_listed(command: str, option: str) -> None:
+    arguments = ARGUMENTS[command]
+    assert [a.show for a in arguments if option in a.names] == [False]
