@@ -346,6 +346,6 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     config = recipe(epochs=1, backbone="conv4-64", backbone_options={"image_size": 16})
     outcome = train_stage1(config, drawn_data(), Run.create(tmp_path / "run", config), ALONE)
     with pytest.raises(ModelError, match="trained on 4 base classes, the data set has 3"):
-        extract(extraction(tmp_path, backbone=outcome.model), tmp_path / "bank", ALONE)
-    with pytest.raises(ValueError, match="either 'model' or 'backbone'"):
-        extraction(tmp_path, backbone=None)
+        extract(extraction(tmp_path, backbone=str(outcome.model)), tmp_path / "bank", ALONE)
+    with pytest.raises(RecipeError, match="unknown backbone .nowhere"):
+        extract(extraction(tmp_path, backbone="nowhere"), tmp_path / "bank", ALONE)
