@@ -347,5 +347,5 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     outcome = train_stage1(config, drawn_data(), Run.create(tmp_path / "run", config), ALONE)
     with pytest.raises(ModelError, match="trained on 4 base classes, the data set has 3"):
         extract(extraction(tmp_path, backbone=str(outcome.model)), tmp_path / "bank", ALONE)
-    with pytest.raises(RecipeError, match="unknown backbone .nowhere"):
+    with pytest.raises(RecipeError, match="unknown backbone 'nowhere'"):
         extract(extraction(tmp_path, backbone="nowhere"), tmp_path / "bank", ALONE)
