@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wdae.bank import ClassSet
-from wdae.errors import EpisodeError
+from wdae.errors import EpisodeError, listed
 from wdae.runtime.randomness import integers, uniform
 
 # Streams of random numbers; one purpose each, so that changing one choice leaves the others alone.
@@ -135,11 +135,10 @@ class EpisodeSampler:
         need = spec.max_shot + spec.n_query
         few = [i for i, count in enumerate(pool.counts.tolist()) if count < need]
         if few:
-            first = ", ".join(f"{pool.names[i]!r} has {int(pool.counts[i])}" for i in few[:5])
-            more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+            first = listed(f"{pool.names[i]!r} has {int(pool.counts[i])}" for i in few)
             raise EpisodeError(
                 f"an episode takes {spec.max_shot} shots + {spec.n_query} queries = {need} images of a "
-                f"class; {first}{more}; lower n_shot or n_query, or leave the class out"
+                f"class; {first}; lower n_shot or n_query, or leave the class out"
             )
         counts = pool.counts if self.fake or self.base_query is None else self.base_query.counts
         if spec.n_base_query and not self.fake and self.base_query is None:

@@ -70,4 +70,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
+    return f"; known: {listed(names, 50)}" if names else ""
+
+
+def listed(items: Iterable[str], shown: int = 5) -> str:
+    """The first few items, and how many more there are.
+
+    >>> listed(["a", "b", "c"], shown=2)
+    'a, b and 1 more'
+    """
+    names = list(items)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

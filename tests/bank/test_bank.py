@@ -81,7 +81,6 @@ def test_facts_about_classes() -> None:
     assert bank.classes_of(Part.NOVEL) == [2, 5, 6]
     assert bank.counts(Part.NOVEL) == [7, 13, 15]
     assert bank.counts(Part.BASE_TRAIN) == [2, 6, 0, 12]
-    assert bank.index_of("class 7") == 7
 
 
 def test_a_class_without_images_is_in_no_part() -> None:

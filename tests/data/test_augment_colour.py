@@ -76,7 +76,7 @@ def test_factors_lie_in_their_ranges():
 
 def test_no_strength_changes_nothing():
     batch = pictures()
-    torch.testing.assert_close(A.colour_jitter(batch, seeded(3)), batch)
+    torch.testing.assert_close(A.apply_jitter(batch, A.sample_jitter(len(batch), seeded(3))), batch)
 
 
 def test_normalise():

@@ -48,7 +48,7 @@ def test_padded_crop_reaches_every_place_equally_often():
 
 def test_padded_crop_that_cannot_fit_is_refused():
     with pytest.raises(RecipeError, match="crop of 20 pixels does not fit into 8 × 8"):
-        A.crop_with_padding(pictures(1, 8, 8), 20, 2, seeded(0))
+        A.sample_padded_crop(1, 8, 8, 20, 2, seeded(0))
 
 
 @pytest.mark.parametrize("size", [5, 11, 32])
@@ -108,11 +108,10 @@ def test_flip_probability():
 
 
 def test_the_same_generator_state_gives_the_same_crops():
-    batch = pictures()
     for function in (
-        lambda g: A.crop_with_padding(batch, 13, 3, g),
-        lambda g: A.random_resized_crop(batch, 9, (0.2, 1.0), (0.7, 1.4), g),
-        lambda g: A.flip(batch, 0.5, g),
+        lambda g: A.sample_padded_crop(6, 17, 13, 13, 3, g),
+        lambda g: A.sample_resized_crop(6, 17, 13, (0.2, 1.0), (0.7, 1.4), g),
+        lambda g: A.sample_flip(6, 0.5, g),
     ):
         assert torch.equal(function(seeded(9)), function(seeded(9)))
         assert not torch.equal(function(seeded(9)), function(seeded(10)))

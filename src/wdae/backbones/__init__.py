@@ -1,14 +1,13 @@
 """Backbones of the paper's tables, and any other, behind one registry."""
 
 from wdae.backbones import conv4, resnet, wide_resnet
-from wdae.backbones.base import Backbone, count_parameters, forward_flops
+from wdae.backbones.base import Backbone, forward_flops
 from wdae.backbones.registry import build, names, register
 
 __all__ = [
     "Backbone",
     "build",
     "conv4",
-    "count_parameters",
     "forward_flops",
     "names",
     "register",

@@ -64,15 +64,6 @@ def initialise(module: nn.Module) -> None:
             nn.init.zeros_(part.bias)
 
 
-def count_parameters(module: nn.Module) -> int:
-    """The number of learned values.
-
-    >>> count_parameters(nn.Linear(10, 3))
-    33
-    """
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def forward_flops(backbone: Backbone, size: int | None = None) -> int:
     """Floating-point operations of one picture's forward pass (a multiply and an add are two).
 

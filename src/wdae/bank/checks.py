@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from wdae.bank.encoding import blocks, decode
-from wdae.errors import BankError
+from wdae.errors import BankError, listed
 from wdae.parts import Part
 
-_SHOWN = 5
 _SMALLEST_NORM = 1e-12  # below it, normalising would not give a unit vector
 
 
@@ -31,13 +29,13 @@ def check_structure(
             raise BankError(f"{name} have shape {list(column.shape)}; {n_rows} features need [{n_rows}]")
     twice = [name for name, count in Counter(class_names).items() if count > 1]
     if twice:
-        raise BankError(f"class names must differ; given more than once: {_some(map(repr, twice))}")
+        raise BankError(f"class names must differ; given more than once: {listed(map(repr, twice))}")
     n_classes = len(class_names)
     if n_rows and (int(labels.min()) < 0 or int(labels.max()) >= n_classes):
         rows = ((labels < 0) | (labels >= n_classes)).nonzero()[:, 0].tolist()
         raise BankError(
             f"labels must lie in 0 … {n_classes - 1} for {n_classes} class names; out of range:"
-            f" {_some(f'{int(labels[row])} (row {row})' for row in rows)}"
+            f" {listed(f'{int(labels[row])} (row {row})' for row in rows)}"
         )
     if int(parts.max()) >= len(Part):
         raise BankError(
@@ -57,7 +55,7 @@ def _check_kinds(labels: Tensor, parts: Tensor, class_names: Sequence[str]) -> N
     ]
     if mixed:
         raise BankError(
-            f"a class is base, validation or novel, and only one of them; given as more: {_some(mixed)}"
+            f"a class is base, validation or novel, and only one of them; given as more: {listed(mixed)}"
         )
 
 
@@ -81,7 +79,7 @@ def check_values(features: Tensor, scales: Tensor | None, labels: Tensor, class_
         huge += (rows.start + (finite & ~norms.isfinite()).nonzero()[:, 0]).tolist()
     found = [
         f"{len(rows)} of {len(features)} feature vectors have {fault}: "
-        + _some(f"row {row} (class {class_names[int(labels[row])]!r})" for row in rows)
+        + listed(f"row {row} (class {class_names[int(labels[row])]!r})" for row in rows)
         for fault, rows in faults.items()
         if rows
     ]
@@ -101,7 +99,7 @@ def check_base_weights(weights: Tensor, n_base: int, dim: int, scale: float | No
     norms = torch.linalg.vector_norm(weights.to(torch.float32), dim=1)
     bad = (~(norms.isfinite() & (norms > _SMALLEST_NORM))).nonzero()[:, 0].tolist()
     if bad:
-        raise BankError(f"base weights must be finite and not zero; faulty rows: {_some(map(str, bad))}")
+        raise BankError(f"base weights must be finite and not zero; faulty rows: {listed(map(str, bad))}")
     if scale is not None and not 0 < scale < float("inf"):
         raise BankError(f"the cosine scale is {scale}; it must be a positive number")
 
@@ -120,16 +118,3 @@ def check_query_only(query_only: Tensor | None, parts: Tensor) -> None:
             f"{learned} images are queries only and base-train; images that are never learned from belong "
             "into base-held-out, validation or novel"
         )
-
-
-def class_hint(name: str, names: Sequence[str]) -> str:
-    """What to say after an unknown class name: the nearest one, or the first few of those there are."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {_some(map(repr, names))}"
-
-
-def _some(items: Iterable[str]) -> str:
-    """The first few items, and how many more there are."""
-    names = list(items)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -161,15 +161,6 @@ class FeatureBank:
         """Whether the part has any image."""
         return any(self.counts(part))
 
-    def index_of(self, name: str) -> int:
-        """The label of the class called ``name``."""
-        try:
-            return self.class_names.index(name)
-        except ValueError:
-            raise BankError(
-                f"no class {name!r} in this bank{checks.class_hint(name, self.class_names)}"
-            ) from None
-
     def has_queries(self, part: Part) -> bool:
         """Whether the part has images that may be classified but never learned from."""
         return self.query_only is not None and bool((self.query_only & (self.parts == part.code)).any())

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from wdae.bank.arrays import Array
-from wdae.bank.checks import class_hint
 from wdae.bank.encoding import decode
 from wdae.bank.feature_bank import FeatureBank
 from wdae.bank.labelled import LabelledFeatures, read_labelled, read_weights
-from wdae.errors import BankError
+from wdae.errors import BankError, nearest
 from wdae.parts import Part
 
 SPLIT = (0.64, 0.16, 0.20)  # base, validation, novel: the shares of MiniImageNet's 100 classes
@@ -176,7 +175,7 @@ def _positions(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
                 )
             out.extend(range(int(first), int(last) + 1))
         else:
-            raise BankError(f"no class is called {word!r}{class_hint(word, names)}")
+            raise BankError(f"no class is called {word!r}{nearest(word, names)}")
     return out
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wdae.bank.arrays import Array, Arrays, read_arrays
 from wdae.bank.encoding import decode
-from wdae.errors import BankError
+from wdae.errors import BankError, listed
 from wdae.parts import Part
 
 FEATURES = ("features", "all_features", "embeddings", "feats", "x", "data")
@@ -216,4 +216,4 @@ def _strings(column: Array, path: str | Path) -> Array:
 
 def _listing(arrays: Arrays) -> str:
     shown = [f"{name or 'one array'} {list(array.shape)}" for name, array in arrays.items()]
-    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "") or "nothing"
+    return listed(shown, 20) or "nothing"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from wdae.bank.checks import class_hint
-from wdae.errors import ModelError
+from wdae.errors import ModelError, nearest
 from wdae.printing import printable
 
 LONGEST = 200
@@ -68,4 +67,4 @@ def shorten(name: str, longest: int = 60) -> str:
 def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> ModelError:
     """The error for names that are no class of ``what``."""
     first = next(iter(asked))
-    return ModelError(f"no {what} is called {shorten(first)!r}{class_hint(first, list(known))}")
+    return ModelError(f"no {what} is called {shorten(first)!r}{nearest(first, known)}")

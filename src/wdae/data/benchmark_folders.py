@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from wdae.data.findings import Findings, Picture, build_file_set, folders_in, part_named, pictures_in
-from wdae.data.image_set import listed
 from wdae.data.splits import Split
+from wdae.errors import listed
 from wdae.parts import Part
 
 

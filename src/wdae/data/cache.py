@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 
 from wdae.data.decode import Pixels, fit
-from wdae.data.image_set import ImageSet, Labels, Parts, listed
+from wdae.data.image_set import ImageSet, Labels, Parts
 from wdae.data.parallel import in_chunks
 from wdae.data.source import ImageSource, content_digest
-from wdae.errors import DataError, StorageError
+from wdae.errors import DataError, StorageError, listed
 from wdae.parts import Part
 from wdae.storage.files import atomic_folder
 from wdae.storage.lock import alone

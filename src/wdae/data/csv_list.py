@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from wdae.data.findings import PART_NAMES, Findings, Picture, build_file_set, part_named
-from wdae.data.image_set import listed
-from wdae.errors import DataError, nearest
+from wdae.errors import DataError, listed, nearest
 from wdae.parts import Part
 
 _COLUMNS = {

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wdae.data.decode import SUFFIXES
-from wdae.data.image_set import ImageSet, listed
+from wdae.data.image_set import ImageSet
 from wdae.data.source import FileSource
-from wdae.errors import DataError
+from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 
@@ -97,7 +97,7 @@ def build_file_set(
     if mixed:
         raise DataError(
             f"{name}: a class is base, validation or novel, and only one of them; in more than one:"
-            f" {listed(mixed, 5)}. Held-out pictures of base classes belong into the part base-held-out"
+            f" {listed(mixed)}. Held-out pictures of base classes belong into the part base-held-out"
         )
     kinds = [Part.BASE_TRAIN.kind, Part.VALIDATION.kind, Part.NOVEL.kind]
     names = sorted(first, key=lambda label: (kinds.index(first[label].part.kind), label))

@@ -12,8 +12,7 @@ from wdae.data.findings import (
     part_named,
     pictures_in,
 )
-from wdae.data.image_set import listed
-from wdae.errors import DataError
+from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 

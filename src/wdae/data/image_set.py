@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wdae.data.decode import Pixels
 from wdae.data.source import ImageSource
-from wdae.errors import DataError
+from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 Labels = npt.NDArray[np.int64]
@@ -152,13 +152,3 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     parts[train[order[rank < per_class]]] = Part.BASE_HELD_OUT.code
     return replace(image_set, parts=parts)
-
-
-def listed(names: Sequence[str], shown: int = 10) -> str:
-    """The first few names, and how many more there are.
-
-    >>> listed(["a", "b", "c"], shown=2)
-    'a, b and 1 more'
-    """
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from wdae.data.findings import Findings, Picture, build_file_set, folders_in, pictures_in
-from wdae.data.image_set import listed
 from wdae.data.splits import Reading, load_split
-from wdae.errors import DataError
+from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 NAME = "imagenet-fs"

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from wdae.data.benchmark_folders import read_benchmark_folders
 from wdae.data.findings import Findings, Picture, build_file_set, uneven_counts
-from wdae.data.image_set import ImageSet, listed
+from wdae.data.image_set import ImageSet
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import ArraySource
 from wdae.data.splits import load_split
-from wdae.errors import DataError
+from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 NAME = "mini-imagenet"

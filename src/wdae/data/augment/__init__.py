@@ -1,14 +1,11 @@
 """Variation of training pictures: batched, on any device, from an explicit generator."""
 
 from wdae.config.augment import AugmentConfig
-from wdae.data.augment.colour import apply_jitter, colour_jitter, normalise, sample_jitter
+from wdae.data.augment.colour import apply_jitter, normalise, sample_jitter
 from wdae.data.augment.crop import (
     apply_flip,
     apply_padded_crop,
     apply_resized_crop,
-    crop_with_padding,
-    flip,
-    random_resized_crop,
     sample_flip,
     sample_padded_crop,
     sample_resized_crop,
@@ -30,12 +27,8 @@ __all__ = [
     "apply_padded_crop",
     "apply_resized_crop",
     "augment",
-    "colour_jitter",
-    "crop_with_padding",
-    "flip",
     "normalise",
     "prepare",
-    "random_resized_crop",
     "sample_augment",
     "sample_flip",
     "sample_jitter",

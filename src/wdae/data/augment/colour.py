@@ -10,28 +10,6 @@ from torch import Tensor
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in Pillow's conversion to grey
 
 
-def colour_jitter(
-    batch: Tensor,
-    generator: torch.Generator,
-    *,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-    saturation: float = 0.0,
-    hue: float = 0.0,
-) -> Tensor:
-    """Change brightness, contrast, saturation and hue of each picture at random, always in this order.
-
-    The order is fixed, unlike in some libraries, so that one pass serves the whole batch.
-
-    Shapes:
-        batch float [B, 3, H, W] in 0 … 1 → the same.
-    """
-    factors = sample_jitter(
-        len(batch), generator, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue
-    )
-    return apply_jitter(batch, factors.to(batch.device), hue=hue > 0)
-
-
 def sample_jitter(
     count: int,
     generator: torch.Generator,
@@ -42,6 +20,8 @@ def sample_jitter(
     hue: float = 0.0,
 ) -> Tensor:
     """Factors for brightness, contrast and saturation, and a shift of hue; float32 [count, 4].
+
+    They are applied in this order always, so that one pass serves the whole batch.
 
     A factor is uniform in [max(0, 1 - strength), 1 + strength], the shift in [-hue, hue] turns of the circle.
     """

@@ -19,19 +19,6 @@ PaddingMode = Literal["zeros", "reflect"]
 _TRIES = 10
 
 
-def crop_with_padding(
-    batch: Tensor, size: int, padding: int, generator: torch.Generator, mode: PaddingMode = "zeros"
-) -> Tensor:
-    """Pad every picture on all sides and cut a random ``size`` × ``size`` square out of it.
-
-    Shapes:
-        batch [B, C, H, W], any dtype → [B, C, size, size], same dtype.
-    """
-    count, _, height, width = batch.shape
-    boxes = sample_padded_crop(count, height, width, size, padding, generator)
-    return apply_padded_crop(batch, boxes.to(batch.device), size, mode)
-
-
 def sample_padded_crop(
     count: int, height: int, width: int, size: int, padding: int, generator: torch.Generator
 ) -> Tensor:
@@ -68,23 +55,6 @@ def apply_padded_crop(batch: Tensor, boxes: Tensor, size: int, mode: PaddingMode
         inside = (rows == inside_rows)[:, :, None] & (columns == inside_columns)[:, None, :]
         cut = cut * inside[..., None]
     return cut.permute(0, 3, 1, 2)
-
-
-def random_resized_crop(
-    batch: Tensor,
-    size: int,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
-    generator: torch.Generator,
-) -> Tensor:
-    """Cut a box of random area and aspect ratio out of every picture and resample it to ``size`` × ``size``.
-
-    Shapes:
-        batch [B, C, H, W] → float32 [B, C, size, size], values in the batch's range.
-    """
-    count, _, height, width = batch.shape
-    boxes = sample_resized_crop(count, height, width, area, aspect, generator)
-    return apply_resized_crop(batch, boxes.to(batch.device), size)
 
 
 def sample_resized_crop(
@@ -131,11 +101,6 @@ def apply_resized_crop(batch: Tensor, boxes: Tensor, size: int) -> Tensor:
     down = _resampling(boxes[:, 0], boxes[:, 2], height, size)  # [B, S, H]
     across = _resampling(boxes[:, 1], boxes[:, 3], width, size)  # [B, S, W]
     return down[:, None] @ batch.float() @ across[:, None].transpose(-1, -2)
-
-
-def flip(batch: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Mirror each picture left to right with the given probability."""
-    return apply_flip(batch, sample_flip(len(batch), probability, generator).to(batch.device))
 
 
 def sample_flip(count: int, probability: float, generator: torch.Generator) -> Tensor:
