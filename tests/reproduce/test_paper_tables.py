@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from wdae.evaluation.paper import REPORTED, reported
-from wdae.reproduce.benchmark import Benchmark
-from wdae.reproduce.benchmarks import BENCHMARKS
-from wdae.reproduce.recipes import find_recipe, stage1_recipe
+from wdae.reproduce.benchmarks import BENCHMARKS, Benchmark
+from wdae.reproduce.plan import find_recipe, stage1_recipe
 
 
 def test_figures_are_those_of_the_paper() -> None:

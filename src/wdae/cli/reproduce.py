@@ -36,9 +36,8 @@ def reproduce(
     from wdae.evaluation.text_table import show
     from wdae.reproduce.benchmarks import BENCHMARKS
     from wdae.reproduce.render import not_run, pairs, text_table
-    from wdae.reproduce.run import PAGE
+    from wdae.reproduce.run import PAGE, open_run
     from wdae.reproduce.run import reproduce as run_all
-    from wdae.reproduce.session import open_run
 
     chosen = BENCHMARKS[benchmark]
     run, recipe = open_run(chosen, recipe, output, resume=resume, force=force)

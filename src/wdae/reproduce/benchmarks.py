@@ -1,8 +1,92 @@
-"""The three benchmarks of the paper: MiniImageNet, tieredImageNet, ImageNet-FS."""
+"""The benchmarks of the paper: their rows, the tables these stand in, and the features they need."""
 
 from __future__ import annotations
 
-from wdae.reproduce.benchmark import REFERENCE, Benchmark, Row, Table
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["whole", "held-out", "trainval"]
+"""Which model of stage 1: of every base image, with some held out, or of base and validation classes."""
+
+REFERENCE = "initial-estimate"
+"""The row that paired gains are taken over."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Args:
+        name: of its recipe's file, of its folder and of its results.
+        label: what tables call it.
+        optional: left out silently where its recipe is missing.
+        steps_from: the row whose ε it takes, where its own features leave no classes to choose ε on.
+        curves: whether it is in the plots.
+    """
+
+    name: str
+    label: str
+    optional: bool = False
+    steps_from: str | None = None
+    curves: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the paper, or the part of one that needs the same features.
+
+    Args:
+        number: in the paper; None for a table of ours.
+        title: what it measures.
+        roles: features it is measured on; the first that is there is taken.
+        rows: the initial estimate first.
+        metrics: what the paper gives, under our names.
+        ours: names of rows that the paper does not have here.
+    """
+
+    number: int | None
+    title: str
+    roles: tuple[Role, ...]
+    members: tuple[Row, ...]
+    metrics: tuple[str, ...]
+    ours: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows."""
+        return tuple(row.name for row in self.members)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A data set of the paper with everything it reports on it.
+
+    Args:
+        name: of its layout and of the folder of its recipes.
+        title: its name for people.
+        protocol, shots, episodes: of the tables, as in the paper.
+        stage1: the recipe of stage 1.
+        rows: all rows, in the order they are run in.
+        tables: what to print.
+        top5: whether the paper's figures are top-5.
+        half_of_base: whether the split names the base classes whose images are test queries.
+    """
+
+    name: str
+    title: str
+    protocol: Literal["few-way", "all-way"]
+    shots: tuple[int, ...]
+    episodes: int
+    stage1: str
+    rows: tuple[Row, ...]
+    tables: tuple[Table, ...]
+    top5: bool = False
+    half_of_base: bool = False
+
+
+def _variants(prefix: str, label: str, changes: dict[str, str], optional: bool = False) -> tuple[Row, ...]:
+    return tuple(Row(f"{prefix}-{name}", f"{label}, {what}", optional) for name, what in changes.items())
+
 
 _ABLATIONS = {
     "no-noise": "no noise",
@@ -10,45 +94,38 @@ _ABLATIONS = {
     "no-cls-loss": "no classification loss",
     "no-rec-loss": "no reconstruction loss",
 }
-
-
-def _ablations(kind: str) -> tuple[Row, ...]:
-    return tuple(
-        Row(f"wdae-{kind}-{name}", f"wDAE-{kind.upper()}, {what}") for name, what in _ABLATIONS.items()
-    )
-
-
+_GNN_ABLATIONS = _variants("wdae-gnn", "wDAE-GNN", _ABLATIONS)
+_MLP_ABLATIONS = _variants("wdae-mlp", "wDAE-MLP", _ABLATIONS)
+_PLUS_CHANGES = {
+    "no-denoiser": "no denoiser",
+    "no-space": "features and base weights as they are",
+    "no-transform": "features as they are",
+    "no-refit": "class means as base weights",
+    "refined-base": "base weights refined too",
+    "no-balance": "no balance",
+    "balance-on-base": "balance found on base classes",
+    "free-steps": "ε free for each number of shots",
+    "steps-for-novel": "ε for novel accuracy alone",
+}
+_PLUS_ABLATIONS = _variants("wdae-gnn-plus", "wDAE-GNN+", _PLUS_CHANGES, optional=True)
 _INITIAL = Row(REFERENCE, "initial estimate", curves=True)
 _LWOF = Row("lwof", "LwoF", curves=True)
 _MLP = Row("wdae-mlp", "wDAE-MLP", curves=True)
 _GNN = Row("wdae-gnn", "wDAE-GNN", curves=True)
 _PLUS = Row("wdae-gnn-plus", "wDAE-GNN+ (ours)", optional=True, curves=True)
-_PLUS_ABLATIONS = tuple(
-    Row(f"wdae-gnn-plus-{name}", f"wDAE-GNN+, {what}", optional=True)
-    for name, what in {
-        "no-denoiser": "no denoiser",
-        "no-space": "features and base weights as they are",
-        "no-transform": "features as they are",
-        "no-refit": "class means as base weights",
-        "refined-base": "base weights refined too",
-        "no-balance": "no balance",
-        "balance-on-base": "balance found on base classes",
-        "free-steps": "ε free for each number of shots",
-        "steps-for-novel": "ε for novel accuracy alone",
-    }.items()
-)
-_UNBALANCED = Row("wdae-gnn-unbalanced", "wDAE-GNN, no balance", optional=True)
-_BALANCED = Row("initial-estimate-balanced", "initial estimate, balanced", optional=True)
 _MAIN = (_INITIAL, _LWOF, _MLP, _GNN, _PLUS)
+_BALANCE = (
+    Row("wdae-gnn-unbalanced", "wDAE-GNN, no balance", optional=True),
+    Row("initial-estimate-balanced", "initial estimate, balanced", optional=True),
+)
 _TRAINVAL = (
     Row("wdae-mlp-trainval", "wDAE-MLP, train+val", steps_from="wdae-mlp"),
     Row("wdae-gnn-trainval", "wDAE-GNN, train+val", steps_from="wdae-gnn"),
 )
-
-
-def _names(*rows: Row) -> tuple[str, ...]:
-    return tuple(row.name for row in rows)
-
+_NOVEL = "5-way accuracy on the novel classes"
+_TRAINVAL_TITLE = "the same, validation classes among the base classes"
+_JOINT_TITLE = "novel classes, and all classes together, held-out pictures of base classes"
+_OURS_TITLE = "what each change of wDAE-GNN+ brings"
 
 MINI_IMAGENET = Benchmark(
     name="mini-imagenet",
@@ -57,45 +134,12 @@ MINI_IMAGENET = Benchmark(
     shots=(1, 5),
     episodes=20_000,
     stage1="stage1-wrn-28-10-rotation",
-    rows=(
-        *_MAIN,
-        _UNBALANCED,
-        _BALANCED,
-        *_ablations("gnn"),
-        *_ablations("mlp"),
-        *_TRAINVAL,
-        *_PLUS_ABLATIONS,
-    ),
+    rows=(*_MAIN, *_BALANCE, *_GNN_ABLATIONS, *_MLP_ABLATIONS, *_TRAINVAL, *_PLUS_ABLATIONS),
     tables=(
-        Table(
-            2,
-            "5-way accuracy on the novel classes",
-            ("whole", "held-out"),
-            _names(*_MAIN, *_ablations("gnn"), *_ablations("mlp")),
-            ("novel",),
-        ),
-        Table(
-            2,
-            "the same, validation classes among the base classes",
-            ("trainval",),
-            _names(_INITIAL, *_TRAINVAL),
-            ("novel",),
-            ours=(REFERENCE,),
-        ),
-        Table(
-            3,
-            "novel classes, and all classes together, held-out pictures of base classes",
-            ("held-out",),
-            _names(*_MAIN, _UNBALANCED, _BALANCED),
-            ("novel", "all"),
-        ),
-        Table(
-            None,
-            "what each change of wDAE-GNN+ brings",
-            ("held-out",),
-            _names(_INITIAL, _GNN, _PLUS, *_PLUS_ABLATIONS),
-            ("novel", "all"),
-        ),
+        Table(2, _NOVEL, ("whole", "held-out"), (*_MAIN, *_GNN_ABLATIONS, *_MLP_ABLATIONS), ("novel",)),
+        Table(2, _TRAINVAL_TITLE, ("trainval",), (_INITIAL, *_TRAINVAL), ("novel",), ours=(REFERENCE,)),
+        Table(3, _JOINT_TITLE, ("held-out",), (*_MAIN, *_BALANCE), ("novel", "all")),
+        Table(None, _OURS_TITLE, ("held-out",), (_INITIAL, _GNN, _PLUS, *_PLUS_ABLATIONS), ("novel", "all")),
     ),
 )
 
@@ -107,11 +151,10 @@ TIERED_IMAGENET = Benchmark(
     episodes=20_000,
     stage1="stage1-wrn-28-10",
     rows=_MAIN,
-    tables=(
-        Table(4, "5-way accuracy on the novel classes", ("whole", "held-out"), _names(*_MAIN), ("novel",)),
-    ),
+    tables=(Table(4, _NOVEL, ("whole", "held-out"), _MAIN, ("novel",)),),
 )
 
+_TOP5_TITLE = "top-5 accuracy, all novel classes at once"
 IMAGENET_FS = Benchmark(
     name="imagenet-fs",
     title="ImageNet-FS",
@@ -119,16 +162,8 @@ IMAGENET_FS = Benchmark(
     shots=(1, 2, 5, 10, 20),
     episodes=100,
     stage1="stage1-resnet10",
-    rows=(*_MAIN, *_ablations("gnn")),
-    tables=(
-        Table(
-            1,
-            "top-5 accuracy, all novel classes at once",
-            ("whole",),
-            _names(*_MAIN, *_ablations("gnn")),
-            ("novel_top5", "all_top5"),
-        ),
-    ),
+    rows=(*_MAIN, *_GNN_ABLATIONS),
+    tables=(Table(1, _TOP5_TITLE, ("whole",), (*_MAIN, *_GNN_ABLATIONS), ("novel_top5", "all_top5")),),
     top5=True,
     half_of_base=True,
 )

@@ -1,4 +1,4 @@
-"""The features a benchmark's rows are run on: banks as given, or made from models or from pictures."""
+"""The features that rows are run on: banks as given, or made from models or from images."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from wdae.bank.format import MANIFEST
 from wdae.config import load
 from wdae.errors import BankError, DataError, RunError
 from wdae.parts import Part
-from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role
+from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.reproduce.plan import parse_changes
-from wdae.reproduce.recipes import stage1_recipe
+from wdae.reproduce.plan import parse_changes, stage1_recipe
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import CARD, WEIGHTS

@@ -18,7 +18,7 @@ from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, Method, make
 from wdae.methods.saved import load_method
-from wdae.reproduce.benchmark import REFERENCE, Role, Row
+from wdae.reproduce.benchmarks import REFERENCE, Role, Row
 from wdae.reproduce.details import Details, measure_details
 from wdae.reproduce.plan import RowPlan
 from wdae.runs.progress import progress

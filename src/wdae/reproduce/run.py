@@ -1,4 +1,4 @@
-"""A whole reproduction in its run folder: features, rows, tables, plots."""
+"""A reproduction in its run folder: features, rows, tables, plots."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from wdae.config import dump
-from wdae.errors import MissingExtraError, RecipeError, nearest
-from wdae.reproduce.benchmark import REFERENCE, Benchmark, Role, Row, Table
+from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
+from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.reproduce.plan import RowPlan, row_recipe
+from wdae.reproduce.plan import RowPlan, find_recipe, row_recipe
 from wdae.reproduce.plots import draw
-from wdae.reproduce.recipes import find_recipe
 from wdae.reproduce.record import (
     FORMAT,
     VERSION,
@@ -31,7 +30,7 @@ from wdae.runtime.device import pick_device
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json, write_json
 
-RESULTS, PAGE = "results.json", "results.md"
+RESULTS, PAGE, BENCHMARK = "results.json", "results.md", "benchmark.json"
 
 
 def chosen_rows(benchmark: Benchmark, recipe: ReproduceRecipe) -> tuple[list[Row], list[dict[str, str]]]:
@@ -52,6 +51,25 @@ def chosen_rows(benchmark: Benchmark, recipe: ReproduceRecipe) -> tuple[list[Row
         elif not row.optional or there:
             left_out.append({"row": row.name, "label": row.label, "why": "not asked for (--rows)"})
     return rows, left_out
+
+
+def open_run(
+    benchmark: Benchmark, recipe: ReproduceRecipe, output: Path, *, resume: bool = False, force: bool = False
+) -> tuple[Run, ReproduceRecipe]:
+    """The run and the recipe to work by: with ``resume``, the run's own, changed by what is given anew."""
+    if resume:
+        run = Run.resume(output)
+        before = read_json(run.path / BENCHMARK) if (run.path / BENCHMARK).is_file() else None
+        if before != benchmark.name:
+            raise RunError(f"{output} holds a run of {before or 'another command'}, not of {benchmark.name}")
+        given = {key: getattr(recipe, key) for key in recipe.model_fields_set}
+        recipe = run.recipe(ReproduceRecipe).model_copy(update=given)
+        chosen_rows(benchmark, recipe)
+        return run, recipe
+    chosen_rows(benchmark, recipe)  # refused before anything is written
+    run = Run.create(output, recipe, seed=recipe.seed, force=force)
+    write_json(run.path / BENCHMARK, benchmark.name)
+    return run, recipe
 
 
 @exclusively
