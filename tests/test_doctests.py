@@ -14,7 +14,7 @@ OTHERS = (
     "wdae.bank.embedded:embedded_bank",
     "wdae.classifier.embedded:embedded_model",
     "wdae.evaluation.measure:evaluate",
-    "wdae.evaluation.nearest_mean:nearest_mean_accuracy",
+    "wdae.evaluation.protocol:nearest_mean_accuracy",
     "wdae.evaluation.results:Estimate",
     "wdae.calibration.step_size:choose_steps",
     "wdae.evaluation.table:ResultTable",

@@ -6,6 +6,7 @@ episodes or classes. Episode number i of a seed is the same whatever batch it is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -175,6 +176,12 @@ class EpisodeSampler:
             base_label,
             order[:, spec.n_novel :] if self.fake else None,
         )
+
+    def batches(self, n_episodes: int) -> Iterator[Episodes]:
+        """Episodes ``0..n_episodes-1``, as many at once as suit the device."""
+        size = chunk_for(self.novel.device)
+        for start in range(0, n_episodes, size):
+            yield self.draw(start, min(size, n_episodes - start))
 
     def _draw_base(self, start: int, count: int, order: Tensor) -> tuple[Tensor, Tensor]:
         spec, device = self.spec, order.device

@@ -1,4 +1,4 @@
-"""Synthetic banks: classes in a hierarchy, so that a class's neighbours say something about it."""
+"""Synthetic feature banks whose classes form a hierarchy, so that neighbouring classes are informative."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ def synthetic_bank(
 ) -> FeatureBank:
     """A bank drawn from a tree of classes; the same arguments give the same bank.
 
-    A class's true direction is a mixture of its ancestors' directions and its own. An image is that
-    direction plus noise, part of it in a few nuisance directions that all classes share (as pose or light
-    are in pictures), so one image is a poor estimate of its class and the other classes help to mend it.
-    The learned base weights are the true directions, slightly disturbed.
+    The direction of a class is a mixture of its ancestors' directions and its own. An image is that
+    direction plus noise, part of it in a few nuisance directions that all classes share (as pose and light
+    in photographs). The learned base weights are the true directions plus a little noise.
 
     Args:
         images_per_class: for every class, or the smallest and largest number, drawn for each class.

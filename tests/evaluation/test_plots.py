@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wdae.errors import MissingExtraError, WdaeError
-from wdae.evaluation.graph_plot import ClassGraph, class_graph, positions
+from wdae.evaluation.graph_plot import GraphPicture, draw_class_graph, positions
 from wdae.evaluation.plots import accuracy_against_shots, training_curves
 from wdae.evaluation.results import Result
 
@@ -40,12 +40,14 @@ def results() -> list[Result]:
     ]
 
 
-def graph(n: int = 12, n_novel: int = 3, prefix: str = "class") -> ClassGraph:
+def graph(n: int = 12, n_novel: int = 3, prefix: str = "class") -> GraphPicture:
     rng = np.random.default_rng(0)
     before, after = rng.normal(size=(2, n, 16))
     edges = np.array([(i, (i + j) % n) for i in range(n) for j in (1, 2)])
     names = tuple(f"{prefix} {i}" for i in range(n))
-    return ClassGraph(names, before, after, edges, rng.uniform(size=len(edges)), np.arange(n) >= n - n_novel)
+    return GraphPicture(
+        names, before, after, edges, rng.uniform(size=len(edges)), np.arange(n) >= n - n_novel
+    )
 
 
 def is_picture(path: Path) -> bool:
@@ -84,7 +86,7 @@ def test_accuracy_against_shots_has_a_figure_per_protocol(tmp_path: Path) -> Non
 
 
 def test_the_class_graph_names_its_classes(tmp_path: Path) -> None:
-    paths = class_graph(graph(), tmp_path)
+    paths = draw_class_graph(graph(), tmp_path)
     assert all(is_picture(p) for p in paths)
     text = paths[1].read_text()
     for i in range(12):
@@ -95,14 +97,14 @@ def test_the_class_graph_names_its_classes(tmp_path: Path) -> None:
 
 
 def test_a_large_graph_names_novel_classes_and_their_neighbours_only(tmp_path: Path) -> None:
-    text = class_graph(graph(300, 2), tmp_path)[1].read_text()
+    text = draw_class_graph(graph(300, 2), tmp_path)[1].read_text()
     assert text.count(">class 298<") == text.count(">class 299<") == 2
     assert ">class 150<" not in text
 
 
 @pytest.mark.filterwarnings("error")
 def test_names_with_markup_dollars_and_other_scripts_are_shown_as_they_are(tmp_path: Path) -> None:
-    text = class_graph(graph(4, 1, "a<b> $x$ 狐"), tmp_path)[1].read_text()
+    text = draw_class_graph(graph(4, 1, "a<b> $x$ 狐"), tmp_path)[1].read_text()
     assert ">a&lt;b&gt; $x$ 狐 3<" in text
 
 
@@ -111,7 +113,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         training_curves(rows(), tmp_path / folder)
         accuracy_against_shots(results(), tmp_path / folder)
-        class_graph(graph(), tmp_path / folder)
+        draw_class_graph(graph(), tmp_path / folder)
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert len(names) == 8
     for name in names:
@@ -140,7 +142,7 @@ def test_positions_of_one_dimension_are_still_a_plane() -> None:
 def test_ill_shaped_graphs_are_refused() -> None:
     good = graph()
     with pytest.raises(WdaeError, match="needs novel of shape"):
-        ClassGraph(good.names, good.before, good.after, good.edges, good.strengths, good.novel[:-1])
+        GraphPicture(good.names, good.before, good.after, good.edges, good.strengths, good.novel[:-1])
 
 
 def test_a_missing_library_is_named_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

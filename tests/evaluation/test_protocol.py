@@ -11,8 +11,7 @@ from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import EpisodeError
 from wdae.evaluation import protocol
-from wdae.evaluation.nearest_mean import nearest_mean_accuracy
-from wdae.evaluation.protocol import all_way, few_way
+from wdae.evaluation.protocol import all_way, few_way, nearest_mean_accuracy
 from wdae.evaluation.results import paired
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Method, Scorer, Support
 from wdae.methods.base import base_classes
@@ -269,7 +268,8 @@ def test_all_way_needs_a_query_and_an_episode() -> None:
 
 
 def test_nearest_mean_accuracy_is_the_initial_estimate(small_bank: FeatureBank) -> None:
-    mean, ci95 = nearest_mean_accuracy(small_bank.select(Part.NOVEL), 5, 1, 6, 90, seed=3)
+    found = nearest_mean_accuracy(small_bank.select(Part.NOVEL), 5, 1, 6, 90, seed=3)
+    mean, ci95 = found.mean, found.ci95
     result = few_way(InitialEstimate(), small_bank, 1, n_query=6, n_episodes=90, seed=3, joint=False)
     assert mean == pytest.approx(result.metrics["novel"].mean, abs=1e-6)
     assert ci95 == pytest.approx(result.metrics["novel"].ci95, rel=1e-4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wdae.nn import unit
-from wdae.nn.noise import noisy
+from wdae.nn.noise import add_noise
 
 
 def generator(seed: int) -> torch.Generator:
@@ -15,7 +15,7 @@ def test_rows_have_unit_length_and_the_noise_asked_for() -> None:
     """Without the normalisation the noise would be N(0, σ²); its direction shows in what is left."""
     D, deviation = 400, 0.05
     weights = unit(torch.randn(300, D, generator=generator(0)))
-    out = noisy(weights, deviation, generator(1))
+    out = add_noise(weights, deviation, generator(1))
     torch.testing.assert_close(out.norm(dim=-1), torch.ones(300))
     # cos(w, w + σn) = (1 + σ n·w) / |w + σn|, and |w + σn|² is close to 1 + σ² D
     cosine = (out * weights).sum(-1)
@@ -35,11 +35,11 @@ def test_blocks_draw_apart_and_the_threads_do_not_matter(monkeypatch: pytest.Mon
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            draws.append(noisy(weights, 0.1, generator(3)))
+            draws.append(add_noise(weights, 0.1, generator(3)))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(draws[0], other) for other in draws[1:])
     rows = draws[0].view(-1, 10)
     assert len(rows.unique(dim=0)) == 14
-    assert not torch.equal(draws[0], noisy(weights, 0.1, generator(4)))
+    assert not torch.equal(draws[0], add_noise(weights, 0.1, generator(4)))
     assert torch.equal(weights, unit(torch.ones(2, 7, 10)))

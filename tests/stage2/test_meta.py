@@ -19,7 +19,7 @@ from wdae.evaluation.protocol import few_way
 from wdae.methods import InitialEstimate
 from wdae.nn import Denoiser, build_graph, stage2_losses, unit
 from wdae.nn.generate import initial_estimate
-from wdae.nn.noise import noisy
+from wdae.nn.noise import add_noise
 from wdae.parts import Part
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.learner import Learner, TrainingBatch, as_method, build_learner, gather_batch
@@ -102,7 +102,7 @@ def test_losses_of_a_batch_step_by_step(small_bank: FeatureBank, kind: str, nois
 
     initial = initial_estimate(batch.base, batch.support)
     graph = build_graph(initial, 4)  # of the estimates before the noise
-    weights = noisy(initial, noise, torch.Generator().manual_seed(5)) if noise else initial
+    weights = add_noise(initial, noise, torch.Generator().manual_seed(5)) if noise else initial
     expected = stage2_losses(
         learner_of(small_bank, kind).denoiser(weights, graph),
         torch.cat([batch.base, batch.novel_targets], dim=1),

@@ -12,7 +12,7 @@ from wdae.bank import FeatureBank
 from wdae.calibration.step_size import choose_steps
 from wdae.config import load
 from wdae.errors import EpisodeError
-from wdae.evaluation.nearest_mean import nearest_mean_accuracy
+from wdae.evaluation.protocol import nearest_mean_accuracy
 from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
@@ -73,7 +73,7 @@ def test_power_and_centre_are_the_best_on_validation_classes(small_bank: Feature
         shift = centre * powered(train.features, power).mean(0)
         moved = replace(pool, features=unit(powered(pool.features, power) - shift))
         found[power, centre] = sum(
-            nearest_mean_accuracy(moved, 5, k, 15, 50, derive_seed(7, "space"))[0] for k in (1, 5)
+            nearest_mean_accuracy(moved, 5, k, 15, 50, derive_seed(7, "space")).mean for k in (1, 5)
         )
     power, centre = max(found, key=lambda pair: found[pair])
     assert space.power == power

@@ -1,4 +1,4 @@
-"""The class graph with names, before and after the denoiser refined the weights."""
+"""A picture of the class graph, before and after the denoiser refined the weights."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from wdae.printing import printable
 
 Array = npt.NDArray[Any]
 _BASE, _NOVEL = "#9aa0a6", COLOURS[1]
-LABELS, EDGES = 100, 3000  # more would be a blot
+LABELS, EDGES = 100, 3000  # more cannot be read
+Box = tuple[float, float, float, float]
+_DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.8), (-0.8, 0.8), (0.8, -0.8), (-0.8, -0.8))
 
 
 @dataclass(frozen=True)
-class ClassGraph:
-    """Classes as points and who listens to whom.
+class GraphPicture:
+    """Classes as points, and the edges between them.
 
     Attributes:
         names: class names, N of them.
-        before: weights that went in, [N, D].
-        after: weights that came out, [N, D].
+        before, after: weights before and after refinement, [N, D].
         edges: pairs (class, neighbour), [M, 2].
-        strengths: how strong each edge is, [M].
+        strengths: of the edges, [M].
         novel: which classes are novel, [N].
     """
 
@@ -40,15 +41,11 @@ class ClassGraph:
 
     def __post_init__(self) -> None:
         n = len(self.names)
-        shapes = {
-            "before": (self.before.shape, (n, self.before.shape[-1])),
-            "after": (self.after.shape, self.before.shape),
-            "edges": (self.edges.shape, (len(self.strengths), 2)),
-            "novel": (self.novel.shape, (n,)),
-        }
-        for name, (came, wanted) in shapes.items():
-            if came != wanted:
-                raise WdaeError(f"a class graph of {n} classes needs {name} of shape {wanted}, got {came}")
+        wanted = {"before": (n, self.before.shape[-1]), "after": self.before.shape, "novel": (n,)}
+        for name, shape in {**wanted, "edges": (len(self.strengths), 2)}.items():
+            came = getattr(self, name).shape
+            if came != shape:
+                raise WdaeError(f"a class graph of {n} classes needs {name} of shape {shape}, got {came}")
 
 
 def positions(before: Array, after: Array) -> tuple[Array, Array]:
@@ -65,18 +62,16 @@ def positions(before: Array, after: Array) -> tuple[Array, Array]:
     return flat[: len(before)], flat[len(before) :]
 
 
-def class_graph(graph: ClassGraph, folder: str | Path, name: str = "class-graph") -> list[Path]:
-    """Two panels in one frame of reference: the graph before refinement, and after it.
+def draw_class_graph(graph: GraphPicture, folder: str | Path, name: str = "class-graph") -> list[Path]:
+    """Two panels with the same axes: the graph before refinement, and after it.
 
-    Novel classes and what they listen to are named; the others too as long as there are few classes.
+    Novel classes and their neighbours are named; the others too as long as there are few classes.
     """
     before, after = positions(graph.before, graph.after)
     with figure(15, 7.5) as (fig, save):
         left, right = fig.subplots(1, 2, sharex=True, sharey=True)
-        for axes, points, heading in (
-            (left, before, "before refinement"),
-            (right, after, "after refinement"),
-        ):
+        panels = ((left, before, "before refinement"), (right, after, "after refinement"))
+        for axes, points, heading in panels:
             axes.set_title(heading)
             axes.set_xticks([])
             axes.set_yticks([])
@@ -84,30 +79,24 @@ def class_graph(graph: ClassGraph, folder: str | Path, name: str = "class-graph"
                 spine.set_visible(False)
             axes.margins(0.12, 0.08)
             _edges(axes, graph, points)
+        arrow = {"arrowstyle": "->", "color": _NOVEL, "linestyle": ":", "shrinkA": 0}
         for old, new in zip(before[graph.novel], after[graph.novel], strict=True):
-            right.annotate(
-                "", new, old, arrowprops={"arrowstyle": "->", "color": _NOVEL, "linestyle": ":", "shrinkA": 0}
-            )
-        for axes, points in ((left, before), (right, after)):
-            for novel, colour, size, word in ((False, _BASE, 26, "base"), (True, _NOVEL, 70, "novel")):
-                here = points[graph.novel == novel]
-                marker = "*" if novel else "o"
-                axes.scatter(
-                    *here.T, s=2 * size if novel else size, c=colour, marker=marker, label=word, zorder=3
-                )
-        right.scatter(
-            *before[graph.novel].T, s=90, marker="*", facecolors="none", edgecolors=_NOVEL, zorder=3
-        )
+            right.annotate("", new, old, arrowprops=arrow)
+        for axes, points, _ in panels:
+            axes.scatter(*points[~graph.novel].T, s=26, c=_BASE, marker="o", label="base", zorder=3)
+            axes.scatter(*points[graph.novel].T, s=140, c=_NOVEL, marker="*", label="novel", zorder=3)
+        hollow: dict[str, Any] = {"facecolors": "none", "edgecolors": _NOVEL}
+        right.scatter(*before[graph.novel].T, s=90, marker="*", zorder=3, **hollow)
         handles, words = left.get_legend_handles_labels()
         fig.legend(handles, words, loc="outside lower center", ncols=2)
-        fig.draw_without_rendering()  # settles the layout, which the labels are placed in
-        for axes, points in ((left, before), (right, after)):
+        fig.draw_without_rendering()  # fixes the layout, which the labels are placed in
+        for axes, points, _ in panels:
             _labels(axes, graph, points)
         fig.set_layout_engine("none")
         return save(folder, name)
 
 
-def _edges(axes: Any, graph: ClassGraph, points: Array) -> None:
+def _edges(axes: Any, graph: GraphPicture, points: Array) -> None:
     strongest = float(np.max(graph.strengths, initial=1e-12))
     for (i, j), strength in zip(graph.edges, graph.strengths, strict=True):
         if i == j or (len(graph.edges) > EDGES and not graph.novel[i]):
@@ -123,56 +112,43 @@ def _edges(axes: Any, graph: ClassGraph, points: Array) -> None:
         )
 
 
-def _named(graph: ClassGraph) -> list[int]:
+def _named(graph: GraphPicture) -> list[int]:
     """Which classes get a label, the most important first."""
     novel = [int(i) for i in np.flatnonzero(graph.novel)]
     order = np.argsort(-graph.strengths, kind="stable")
-    heard = [int(j) for i, j in graph.edges[order] if graph.novel[i]]
+    neighbours = [int(j) for i, j in graph.edges[order] if graph.novel[i]]
     rest = range(len(graph.names)) if len(graph.names) <= LABELS else ()
-    return list(dict.fromkeys([*novel, *heard, *rest]))[: max(LABELS, len(novel))]
+    return list(dict.fromkeys([*novel, *neighbours, *rest]))[: max(LABELS, len(novel))]
 
 
-def _labels(axes: Any, graph: ClassGraph, points: Array) -> None:
+def _labels(axes: Any, graph: GraphPicture, points: Array) -> None:
     """Names beside their points, where they cover least; a base name that fits nowhere is left out."""
-    fig = axes.figure
-    scale = 72 / fig.dpi
+    scale = 72 / axes.figure.dpi
     pixels = axes.transData.transform(points) * scale  # in points, as font sizes are
     frame = axes.get_window_extent()
     width, left = frame.width * scale, frame.x0 * scale
-    taken: list[tuple[float, float, float, float]] = [(x - 3, y - 3, x + 3, y + 3) for x, y in pixels]
+    taken: list[Box] = [(x - 3, y - 3, x + 3, y + 3) for x, y in pixels]
     for i in _named(graph):
         novel = bool(graph.novel[i])
         size = 10 if novel else 7.5
         w, h = (0.7 if novel else 0.6) * size * len(graph.names[i]), 1.15 * size
-        best = None
+        places: list[tuple[float, Box]] = []
         for distance in (9, 14, 20, 28, 38) if novel else (5, 9, 14, 22, 32):
-            for dx, dy in (
-                (1, 0),
-                (-1, 0),
-                (0, 1),
-                (0, -1),
-                (0.8, 0.8),
-                (-0.8, 0.8),
-                (0.8, -0.8),
-                (-0.8, -0.8),
-            ):
+            for dx, dy in _DIRECTIONS:
                 x = pixels[i, 0] + dx * distance - (w if dx < 0 else w / 2 if dx == 0 else 0)
                 y = pixels[i, 1] + dy * distance - h / 2
                 box = (x, y, x + w, y + h)
                 outside = max(0.0, left - x) + max(0.0, x + w - left - width)
                 cost = sum(_overlap(box, other) for other in taken) + 10 * h * outside + 0.2 * distance
-                if best is None or cost < best[0] - 1e-9:
-                    best = (cost, box)
-        assert best is not None
-        cost, box = best
+                places.append((round(cost, 9), box))
+        cost, box = min(places, key=lambda place: place[0])
         if cost > 0.35 * w * h + 8 and not novel:
             continue
         taken.append(box)
-        centre = (box[0] + w / 2 - pixels[i, 0], box[1] + h / 2 - pixels[i, 1])
         text = axes.annotate(
             printable(graph.names[i]),
             points[i],
-            xytext=centre,
+            xytext=(box[0] + w / 2 - pixels[i, 0], box[1] + h / 2 - pixels[i, 1]),
             textcoords="offset points",
             ha="center",
             va="center",
@@ -184,5 +160,5 @@ def _labels(axes: Any, graph: ClassGraph, points: Array) -> None:
         text.set_in_layout(False)
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+def _overlap(a: Box, b: Box) -> float:
     return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))

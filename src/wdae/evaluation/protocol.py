@@ -11,8 +11,9 @@ from wdae.bank import ClassSet, FeatureBank
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.errors import EpisodeError
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
-from wdae.evaluation.results import Result
-from wdae.methods.base import Adapter, Method, Support, base_classes, gather_support
+from wdae.evaluation.results import Estimate, Result
+from wdae.methods.base import Adapter, BaseClasses, Method, Support, base_classes, gather_support
+from wdae.methods.initial_estimate import InitialEstimate
 from wdae.parts import Part
 from wdae.runtime.cores import map_on_cores
 
@@ -111,6 +112,26 @@ def _few_way_chunk(
     scores = torch.cat([scores, scorer(take_rows(held_out.features, episodes.base_query))], dim=1)
     labels = torch.cat([n_base + labels, episodes.base_query_label], dim=1)
     return joint_accuracy(joint_hits(scores, labels, n_base), labels >= n_base)
+
+
+@torch.no_grad()
+def nearest_mean_accuracy(
+    class_set: ClassSet, n_way: int, n_shot: int, n_query: int, n_episodes: int, seed: int
+) -> Estimate:
+    """Nearest-mean accuracy of a class set in few-way episodes; stage 1 watches it while it trains.
+
+    >>> from wdae import Part, synthetic_bank
+    >>> novel = synthetic_bank(8, 5, 6, 20, 8, seed=0, held_out_per_class=4).select(Part.NOVEL)
+    >>> nearest_mean_accuracy(novel, n_way=5, n_shot=5, n_query=5, n_episodes=50, seed=0).mean > 0.2
+    True
+    """
+    sampler = EpisodeSampler(class_set, EpisodeSpec(n_way, (n_shot,), n_query), seed)
+    adapter = InitialEstimate().on(BaseClasses(class_set.features[:0]))
+    values = [
+        _few_way_chunk(adapter, class_set, None, 0, episodes)["novel"]
+        for episodes in sampler.batches(n_episodes)
+    ]
+    return Estimate.of(torch.cat(values).cpu().numpy())
 
 
 @torch.no_grad()

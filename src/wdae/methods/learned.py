@@ -1,13 +1,13 @@
 """Methods with parameters: the same interface, and an objective that the stage-2 loop minimises.
 
-By default a learned method is trained the way it is tested: adapt to the support of fake novel classes,
-score the queries, cross-entropy. So one function, :meth:`LearnedMethod.learn`, is all it has to bring.
+By default a learned method is trained as it is tested: adapt to the support of fake novel classes, score the
+queries, cross-entropy. It only has to implement :meth:`LearnedMethod.learn`.
 
-Joint methods take a base class's learned weight, not the mean of its features, for its row or example. Chosen
-on validation classes of the embedded bank, each method as it starts; accuracy among base and novel classes at
-5 shots: 65.2 against 52.9 % (nearest mean, and the methods that start there), 65.8 and 52.0 (fine-tune), 67.9
-and 41.0 (logistic-regression), 63.1 and 47.1 (logistic-regression-h), 65.7 and 41.5 (matching), 68.5 and 39.7
-(r2d2), 63.7 and 48.6 (simpleshot); 1 shot says the same.
+In joint methods a base class is its learned weight, not the mean of its features. Chosen on validation
+classes of the embedded bank, untrained; accuracy among base and novel classes at 5 shots with weights and
+with means: 65.2 and 52.9 % (nearest mean), 65.8 and 52.0 (fine-tune), 67.9 and 41.0 (logistic-regression),
+63.1 and 47.1 (logistic-regression-h), 65.7 and 41.5 (matching), 68.5 and 39.7 (r2d2), 63.7 and 48.6
+(simpleshot); 1 shot gives the same order.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class LearnedMethod(Method, nn.Module):
         super().__init__()
         self.dim, self.n_base = setting.dim, setting.n_base
         self.scale = nn.Parameter(torch.tensor(float(setting.scale)))
-        self.options: Mapping[str, Any] = {}  # as given to the registry; kept in its file
+        self.options: Mapping[str, Any] = {}  # as given to the registry; saved with it
 
     @abstractmethod
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
@@ -149,7 +149,7 @@ class LearnedMethod(Method, nn.Module):
         """Take statistics of the base-train images, before training; most methods need none."""
 
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
-        """Learn the novel classes of E episodes, after a look at whether everything fits."""
+        """Learn the novel classes of E episodes, after a check of sizes."""
         self.refuse_joint(joint)
         self.check_sizes(base, support)
         return self.learn(support, base, joint)
@@ -173,10 +173,10 @@ class LearnedMethod(Method, nn.Module):
 
     def check_sizes(self, base: BaseClasses, support: Support | None = None) -> None:
         """Refuse features of another size than the method was trained on."""
-        for what, size in (
-            ("the base weights have", base.weights.shape[-1]),
-            ("the support features have", self.dim if support is None else support.features.shape[-1]),
-        ):
+        sizes = {"the base weights have": base.weights.shape[-1]}
+        if support is not None:
+            sizes["the support features have"] = support.features.shape[-1]
+        for what, size in sizes.items():
             if size != self.dim:
                 raise ModelError(
                     f"{self.name} was trained on features of size {self.dim}, {what} {size}; use a bank from "

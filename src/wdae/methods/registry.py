@@ -1,8 +1,7 @@
-"""Which methods there are, by name; adding one is a line here."""
+"""The methods by name; adding one is a line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -111,41 +110,27 @@ def make(name: str, **options: Any) -> Method:
     'wdae-gnn'
     """
     kind = find(name)
-    build: Callable[..., Method] = kind
-    if kind is WDAE:
-        build = _denoiser(name)
-    elif issubclass(kind, LearnedMethod):
-        build = _in_setting(kind)
     try:
-        method = build(**options)
+        if kind is WDAE:
+            return _wdae("gnn" if name == "wdae-gnn" else "mlp", **options)
+        if not issubclass(kind, LearnedMethod):
+            return kind(**options)
+        own = {key: value for key, value in options.items() if key not in _SETTING}
+        method = kind(Setting(**{key: options[key] for key in _SETTING if key in options}), **own)
     except TypeError as error:
-        raise ModelError(
-            f"{name} cannot be made with {', '.join(options) or 'no options'}: {error}"
-        ) from error
+        given = ", ".join(options) or "no options"
+        raise ModelError(f"{name} cannot be made with {given}: {error}") from error
+    method.options = own
     return method
 
 
-def _in_setting(kind: type[LearnedMethod]) -> Callable[..., LearnedMethod]:
-    def build(**given: Any) -> LearnedMethod:
-        own = {key: value for key, value in given.items() if key not in _SETTING}
-        method = kind(Setting(**{key: given[key] for key in _SETTING if key in given}), **own)
-        method.options = own
-        return method
-
-    return build
-
-
-def _denoiser(name: str) -> Callable[..., WDAE]:
-    kind: Kind = "gnn" if name == "wdae-gnn" else "mlp"
-
-    def build(
-        dim: int,
-        hidden: int = 320,
-        n_layers: int = 2,
-        dropout: float = 0.95,
-        generator: torch.Generator | None = None,
-        **options: Any,
-    ) -> WDAE:
-        return WDAE(Denoiser(dim, hidden, n_layers, dropout, kind, generator), **options)
-
-    return build
+def _wdae(
+    kind: Kind,
+    dim: int,
+    hidden: int = 320,
+    n_layers: int = 2,
+    dropout: float = 0.95,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> WDAE:
+    return WDAE(Denoiser(dim, hidden, n_layers, dropout, kind, generator), **options)

@@ -1,4 +1,4 @@
-"""The read-attention LSTM of matching networks: a query is embedded in view of the support set."""
+"""The attention LSTM of matching networks: queries are embedded in view of the support set."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from wdae.nn.linear import linear, orthogonal_linear
 
 
 class AttentionLSTM(nn.Module):
-    """``f(z, S)`` of Vinyals 2016, appendix A.1: an LSTM that reads the support set by attention.
+    """An LSTM that reads the support set by attention: ``f(z, S)``.
 
-    Each step attends from its state to the set and goes on with what it read; the order of the set does not
-    matter. It works in a smaller space of size H, and what it adds to a query starts at zero.
+    Vinyals et al., "Matching Networks for One Shot Learning", NeurIPS 2016, https://arxiv.org/abs/1606.04080,
+    appendix A.1. The order of the set does not matter. Departures: it works in a smaller space of size H, and
+    what it adds to a query starts at zero.
 
     Args:
         dim: feature size D.

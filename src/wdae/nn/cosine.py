@@ -20,7 +20,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def vector_length(x: Tensor) -> Tensor:
-    """Length of the last dimension, kept from zero so that it can be divided by: ``[..., D]`` → ``[...]``."""
+    """Length of the last dimension, at least 1e-12: ``[..., D]`` → ``[...]``."""
     half = x.dtype in (torch.bfloat16, torch.float16)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
     return length.clamp(min=1e-12)

@@ -1,9 +1,8 @@
 """BatchNorm over the edges of class graphs, computed on the nodes, with its gradient in closed form.
 
-An edge's input is the sum over its two ends, ``x_ij = p_i + p_j``, so mean and variance over all edges, and
-the gradients through them, need sums over nodes and neighbours alone: with ``around_i``, the sum of x over
-the edges at node i, the sum of all squares is ``Σ_ij (p_i + p_j)² = Σ_i p_i · around_i``. Nothing of the size
-of the edges is ever made.
+An edge's input is a sum over its two ends, ``x_ij = p_i + p_j``. With ``around_i``, the sum of x over the
+edges at node i, the sum of all squares is ``Σ_ij (p_i + p_j)² = Σ_i p_i · around_i``. So mean, variance and
+gradients need sums over nodes alone, and no tensor has the size of the edges.
 """
 
 from __future__ import annotations

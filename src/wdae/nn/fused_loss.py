@@ -1,8 +1,7 @@
-"""The end of a training step on a CPU, from the last layer's map to the losses and back, in one go.
+"""The last activation and both losses of a training step, fused for a CPU.
 
-What :meth:`LastUpdate.activate` and :func:`stage2_losses` compute, with the gradient in closed form. Each
-episode stands alone here, so a few at a time go forth and back within the cache of a core, where the
-operations one by one would carry every intermediate tensor of all episodes to memory and back.
+Forward and gradient of :meth:`LastUpdate.activate` and :func:`stage2_losses` in one pass over a few episodes
+at a time, so that intermediate tensors stay in the cache of a core.
 """
 
 from __future__ import annotations
@@ -21,11 +20,14 @@ _EPISODES = 2  # at once on a core
 
 @dataclass(frozen=True)
 class FusedLossInputs:
-    """What the losses of E episodes are computed from.
+    """What the losses of E episodes are computed from, apart from what is learned.
 
-    Shapes: weights w̃ ``[E, N, D]``; targets, unit rows, ``[E, N, D]``; queries, unit rows, ``[E, Q, D]``, in
-    the dtype of their products; labels ``[E, Q]``. ``reconstruction`` and ``classification``: the factors of
-    the two terms.
+    Args:
+        weights: noisy weights w̃ ``[E, N, D]``.
+        targets: w*, unit rows, ``[E, N, D]``.
+        queries: unit rows ``[E, Q, D]``, in the dtype of their products.
+        labels: ``[E, Q]``.
+        reconstruction, classification: factors of the two terms.
     """
 
     weights: Tensor
@@ -93,12 +95,12 @@ class _FusedLoss(torch.autograd.Function):
 
 
 def fused_loss(mapped: Tensor, scale: Tensor, inputs: FusedLossInputs) -> tuple[Tensor, Tensor]:
-    """The loss of eq. 6, and ``[3]`` values without gradient: both terms unweighted, the accuracy.
+    """The loss of eq. 6, and ``[3]`` values without gradient: both terms unweighted, and the accuracy.
 
     Args:
         mapped: ``C [h; m] + c`` of the last layer ``[E, N, 2D]``.
         scale: γ.
-        inputs: everything that does not learn.
+        inputs: the rest.
     """
     total, values = _FusedLoss.apply(mapped, scale, inputs)
     return total, values

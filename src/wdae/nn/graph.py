@@ -1,8 +1,7 @@
 """The class graph: each class is joined to its nearest classes by cosine similarity.
 
-The similarity matrix is never held whole: rows are worked off in blocks, so memory is O(N·J + block·N).
-A graph over base classes is built once; :func:`extend_graph` then finds the edges that n novel classes
-bring in O(n·N), with the result a fresh build would give.
+Similarities are computed in blocks of rows, so memory is O(N·J + block·N). A graph over base classes is built
+once; :func:`extend_graph` adds n novel classes in O(n·N), exactly.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Refining novel classes against base classes that stay the same: exact, at a fraction of the cost.
+"""Exact refinement of novel classes when the base classes stay the same, at a fraction of the cost.
 
-In evaluation the base rows' share of every linear map is the same in all episodes, and so is everything
-about a base class that no novel class came near to. :class:`BaseState` computes that once. Adding novel
-classes then recomputes only the *active* nodes: the novel ones, and the base ones whose result changes
-(or, if only novel results are asked for, those a novel result depends on). The outcome is that of
-:func:`wdae.nn.generate.refine` over all classes.
+:class:`BaseState` runs the base classes through the denoiser once. Adding novel classes then recomputes only
+the *active* nodes: the novel ones, and the base ones whose result changes (or, if only novel results are
+asked for, those a novel result depends on). The result is that of :func:`wdae.nn.generate.refine`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _ROUND = 64  # numbers of rows are multiples of it
 
 @dataclass(frozen=True)
 class _FoldedLinear:
-    """A linear map split by input: from the weight w; from the rest, ``[u_1; u_2; ...; m]``, in one block."""
+    """A linear map split by input: the weight w, and the rest ``[u_1; u_2; ...; m]`` in one block."""
 
     from_weight: Tensor
     bias: Tensor
@@ -37,16 +35,16 @@ class _FoldedLinear:
 
     @staticmethod
     def of(blocks: Sequence[Tensor], bias: Tensor, dtype: torch.dtype) -> _FoldedLinear:
-        """Blocks of columns, one a part of the input, the weight's first."""
+        """From blocks of columns, one for each part of the input, that of the weight first."""
         rest = torch.cat(list(blocks[1:]), dim=1).to(dtype) if len(blocks) > 1 else None
         return _FoldedLinear(blocks[0].to(dtype), bias.to(dtype), rest)
 
     def share(self, weights: Tensor) -> Tensor:
-        """What the weights contribute."""
+        """The contribution of the weights."""
         return F.linear(weights, self.from_weight, self.bias)
 
     def add_rest(self, share: Tensor, rest: Sequence[Tensor]) -> Tensor:
-        """The whole map, in place: to the weights' share is added what the other parts contribute."""
+        """Add the contribution of the other parts, in place."""
         if self.from_rest is None:
             return share
         joined = rest[0] if len(rest) == 1 else torch.cat(list(rest), dim=1)
@@ -55,7 +53,7 @@ class _FoldedLinear:
 
 @dataclass(frozen=True)
 class _LayerState:
-    """One layer's maps, and what base classes alone give: shares of w ``[N, ·]``, nodes ``[N, H]``."""
+    """One layer's maps and their results for base classes alone: shares of w ``[N, ·]``, nodes ``[N, H]``."""
 
     update: _FoldedLinear
     update_share: Tensor
@@ -92,10 +90,9 @@ def _join(novel: Tensor, table: Tensor, rows: Tensor) -> Tensor:
 
 
 def _padded(index: Tensor, others: int) -> Tensor:
-    """An index with its last entry repeated until it and so many others are a round number.
+    """An index with its last entry repeated until it and so many others are a multiple of 64.
 
-    Matrix products set themselves up anew for every size they have not seen before, which takes as long as
-    hundreds of rows.
+    Matrix products are set up anew for every size, which takes as long as hundreds of rows.
     """
     P = len(index)
     more = -(others + P) % _ROUND if P else 0
@@ -103,7 +100,7 @@ def _padded(index: Tensor, others: int) -> Tensor:
 
 
 class BaseState:
-    """Everything about a set of base classes that novel classes do not change.
+    """The denoiser's results for base classes alone, computed once for all novel classes.
 
     Args:
         denoiser: its parameters as they are now; evaluation mode is implied.

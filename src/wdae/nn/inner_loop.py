@@ -1,4 +1,4 @@
-"""Inner loops: gradient steps on something of each episode, differentiable where training needs it."""
+"""Inner loops: gradient steps on parameters of each episode, differentiable in training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def gradient_steps(
     training: bool = False,
     second_order: bool = True,
 ) -> list[Tensor]:
-    """Gradient steps from ``start`` down a loss, one for each rate.
+    """Gradient descent from ``start``, one step for each rate.
 
     Args:
-        loss: of the tensors, *summed* over episodes, so that an episode's steps do not depend on the others.
-        start: one tensor ``[E, ...]`` or several.
+        loss: of the tensors, *summed* over episodes, so that episodes do not depend on each other.
+        start: tensors ``[E, ...]``.
         rates: step sizes; a tensor may be learned, and may differ along the last dimension.
-        training: keep the steps in the graph of the caller.
-        second_order: differentiate through the gradients too (MAML), not only through the sums of steps.
+        training: keep the steps in the autograd graph.
+        second_order: differentiate through the gradients too (MAML).
     """
     with torch.enable_grad():
         now = [t if training and t.requires_grad else t.detach().requires_grad_() for t in start]

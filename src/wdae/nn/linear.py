@@ -1,4 +1,4 @@
-"""Maps of features that methods learn: linear ones that start as the identity, and small networks."""
+"""Linear layers with the starts that methods need, small networks, and means over shots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def identity_linear(dim: int, bias: bool = False) -> nn.Linear:
-    """A linear map ``[..., D] → [..., D]`` that starts as the identity: learning begins at the features."""
+    """A linear map ``[..., D] → [..., D]`` that starts as the identity."""
     layer = nn.Linear(dim, dim, bias=bias)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(dim))
@@ -21,7 +21,7 @@ def identity_linear(dim: int, bias: bool = False) -> nn.Linear:
 
 
 def orthogonal_linear(dim: int, size: int, generator: torch.Generator | None = None) -> nn.Linear:
-    """A linear map to another size that starts with orthonormal rows (or columns): lengths roughly stay.
+    """A linear map to another size that starts with orthogonal rows (or columns).
 
     >>> layer = orthogonal_linear(6, 3, torch.Generator().manual_seed(0))
     >>> torch.allclose(layer.weight @ layer.weight.T, 2 * torch.eye(3), atol=1e-5)
@@ -37,7 +37,7 @@ def orthogonal_linear(dim: int, size: int, generator: torch.Generator | None = N
 def mlp(
     sizes: Sequence[int], generator: torch.Generator | None = None, *, zero_last: bool = False
 ) -> nn.Sequential:
-    """Linear layers with ReLU between them; with ``zero_last`` it starts by saying nothing (all zeros)."""
+    """Linear layers with ReLU between them; with ``zero_last`` the output starts at zero."""
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(sizes):
         layers += [linear(n_in, n_out, generator), nn.ReLU()]
@@ -50,7 +50,7 @@ def mlp(
 
 
 def linear(n_in: int, n_out: int, generator: torch.Generator | None = None) -> nn.Linear:
-    """A linear layer drawn from N(0, 2 / n_in), bias zero; the generator is passed in."""
+    """A linear layer with weights from N(0, 2 / n_in) and zero bias."""
     layer = nn.Linear(n_in, n_out)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(n_out, n_in, generator=generator) * math.sqrt(2.0 / n_in))

@@ -24,9 +24,8 @@ def logistic_regression(
 ) -> tuple[Tensor, Tensor]:
     """Minimise ``C Σ_i s_i CE(W x_i + b, y_i) + ½ ‖W‖²`` (b is not penalised), as scikit-learn does.
 
-    Newton's method, each step solved by conjugate gradients and halved where the loss would rise. At the
-    optimum ``W = Aᵀ X``, so everything runs on the M × M products G of the examples, whatever D is, with
-    lengths measured in the space of W.
+    Newton's method with conjugate gradients and step halving. At the optimum ``W = Aᵀ X``, so everything runs
+    on the M × M Gram matrix G of the examples, whatever D is.
 
     Args:
         features: ``[E, M, D]``.

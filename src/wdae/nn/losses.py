@@ -43,7 +43,7 @@ def stage2_losses(
     >>> float(losses.reconstruction), losses.scores.argmax(-1).tolist()
     (0.0, [[0, 1, 2]])
     """
-    # Lengths are divided out of products: no normalised copies of weights, targets or queries are made.
+    # Products are divided by lengths, which spares normalised copies of weights, targets and queries.
     length = vector_length(weights)  # [E, N]
     cosine = (weights * targets).sum(-1) / (length * vector_length(targets))
     reconstruction = (2 - 2 * cosine).mean()  # = ‖unit(ŵ) − unit(w*)‖²

@@ -13,11 +13,10 @@ _BLOCK = 1 << 16  # numbers drawn from one seed on a CPU; part of what a seed me
 
 
 @torch.no_grad()
-def noisy(weights: Tensor, deviation: float, generator: torch.Generator | None) -> Tensor:
-    """Rows ``[..., D]`` with noise added, of unit length again as in the authors' code.
+def add_noise(weights: Tensor, deviation: float, generator: torch.Generator | None) -> Tensor:
+    """Rows ``[..., D]`` with noise added, normalised again as in the authors' code.
 
-    On a CPU, where drawing is what takes time, blocks of rows draw from generators of their own, side by
-    side; their seeds come from the generator.
+    On a CPU blocks of rows are drawn in parallel, each from a generator seeded by the one given.
     """
     if not in_pieces(weights):
         noise = torch.randn(weights.shape, device=weights.device, generator=generator)

@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, for a batch of problems, to differentiate through."""
+"""Differentiable ridge regression in closed form, for a batch of problems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ridge(features: Tensor, targets: Tensor, penalty: Tensor | float, weight: Te
 
 
 def _refuse_singular(factor: Tensor, system: Tensor) -> None:
-    """A pivot that rounding alone could have made means that the system has no single solution."""
+    """A pivot as small as rounding errors means that the system has no unique solution."""
     pivots = factor.detach().diagonal(dim1=-2, dim2=-1).square()
     largest = system.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
     sound = pivots > 4 * torch.finfo(system.dtype).eps * largest  # False for NaN too

@@ -1,4 +1,4 @@
-"""The space that class weights and features are compared in: a power, a shift, base weights of its own."""
+"""The space that features and class weights are compared in (wDAE-GNN+ alone)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from wdae.nn.cosine import unit
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpace:
-    """``z' = unit(unit(sign(z) |z|^p) − c)``: evens out heavy tails, takes off what all images share.
+    """``z' = unit(unit(sign(z) |z|^p) − c)``: a power transform, then centring.
 
-    A cosine classifier's features are compared by angle; a few large components and the mean direction of
-    all images speak for every class alike. The base weights are learned anew here, as those of the
-    classifier belong to the features as they were.
+    It damps a few large components and the mean direction, which all classes share. Base weights are learned
+    anew in this space.
 
     Shapes: centre ``[D]``; weights ``[N, D]``, unit rows.
     """

@@ -1,8 +1,8 @@
-"""Message passing that computes only the components dropout keeps.
+"""Message passing that computes only the components that survive dropout.
 
-At the paper's dropout of 0.95, nineteen of twenty message components are thrown away. Here the survivors'
-positions are drawn first, exactly as independent coin flips, and only they are computed. Messages stay
-within an episode, so episodes are worked off in groups that fit the cache of a core, side by side.
+At the paper's dropout of 0.95, nineteen of twenty message components are zero. The positions of the survivors
+are drawn first, as independent Bernoulli trials, and only those are computed. Groups of episodes that fit the
+cache of a core run in parallel.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _GROUP = 1 << 20  # components of a group of episodes; part of what a seed means
 def sample_survivors(n: int, p: float, generator: torch.Generator | None) -> Tensor:
     """Positions in ``0..n-1``, ascending, each kept independently with probability ``1 - p``.
 
-    The gaps between the successes of coin flips are geometric, so the positions are a running sum of
-    geometric draws; more are drawn until they pass n.
+    The gaps between successes are geometric, so the positions are a cumulative sum of geometric draws.
     """
     keep = 1.0 - p
     count = int(n * keep + 5 * math.sqrt(n * keep * p)) + 16  # too few once in millions; then draw more
@@ -42,7 +41,7 @@ def sample_survivors(n: int, p: float, generator: torch.Generator | None) -> Ten
 
 
 def groups(n_episodes: int, components: int) -> list[slice]:
-    """Episodes of so many message components each, in groups that are worked off alone."""
+    """Slices of episodes, each of so many message components that they fit a cache."""
     size = max(1, _GROUP // components)
     return [slice(start, min(start + size, n_episodes)) for start in range(0, n_episodes, size)]
 
@@ -50,7 +49,7 @@ def groups(n_episodes: int, components: int) -> list[slice]:
 def sample_group_survivors(
     n_episodes: int, components: int, p: float, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """:func:`sample_survivors` for each group of episodes, from a seed that the generator gives."""
+    """:func:`sample_survivors` for each group of episodes, seeded by the generator."""
     seed = int(torch.randint(1 << 62, (), generator=generator))
 
     def draw(numbered: tuple[int, slice]) -> Tensor:
@@ -121,11 +120,11 @@ class _SparseMessages(torch.autograd.Function):
 def sparse_messages(
     nodes: Tensor, strengths: Tensor, neighbours: Tensor, kept: list[Tensor], p: float, slope: float
 ) -> Tensor:
-    """``m_i = Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))`` with the kept components given.
+    """``m_i = Σ_j a_ij Dropout(LeakyReLU(y_i + y_j))`` (eq. 9) for given survivors of dropout.
 
     Shapes:
-        nodes ``[E, N, H]``, strengths and neighbours ``[E, N, J]``, kept: for each of :func:`groups`,
-        positions in its ``[J, episodes, N, H]`` flattened → ``[E, N, H]``.
+        nodes ``[E, N, H]``, strengths and neighbours ``[E, N, J]``, kept: for each group, positions in its
+        flattened ``[J, episodes, N, H]`` → ``[E, N, H]``.
     """
     result: Tensor = _SparseMessages.apply(nodes, strengths, neighbours, kept, p, slope)
     return result

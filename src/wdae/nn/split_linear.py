@@ -1,8 +1,7 @@
-"""A linear map of a concatenation, given as its parts.
+"""A linear map of a concatenation that is stored as its parts.
 
-A node's state at layer l is the concatenation ``h = [w̃; u_1; ...; u_l]``, rescaled to unit length
-(:func:`part_scales`). It is kept as its parts: the input part w̃ needs no gradient, and at test time the
-share of base classes, the same in every episode, is computed once.
+A node's state at layer l is ``h = [w̃; u_1; ...; u_l]``, rescaled to unit length (:func:`part_scales`). Stored
+as parts, w̃ needs no gradient, and at test time the product for base classes is computed once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from wdae.runtime.device import full_precision
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """The dtype products of ``x`` are computed in just now: autocast's, or its own."""
+    """The dtype that products of ``x`` are computed in: autocast's if it is on, else its own."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
@@ -37,7 +36,7 @@ def part_scales(n_parts: int) -> list[float]:
 
 
 class _JoinedLinear(torch.autograd.Function):
-    """One product for all parts, forward; backward, no product for the parts that need no gradient."""
+    """One product for all parts forward; none backward for the parts that need no gradient."""
 
     @staticmethod
     def forward(
@@ -76,11 +75,12 @@ class _JoinedLinear(torch.autograd.Function):
 
 
 class SplitLinear(nn.Linear):
-    """A linear map of a concatenation of parts.
+    """``nn.Linear`` on a concatenation of parts.
 
     Args:
         sizes: width of each part.
         out_features: width of the output.
+        bias: whether there is one.
     """
 
     def __init__(self, sizes: Sequence[int], out_features: int, bias: bool = True) -> None:
@@ -88,7 +88,7 @@ class SplitLinear(nn.Linear):
         self.sizes = tuple(sizes)
 
     def blocks(self, scales: Sequence[float]) -> list[Tensor]:
-        """The weight's column blocks, one a part, times each part's scale."""
+        """The weight's columns for each part, times the part's scale."""
         return [
             block if scale == 1.0 else block * scale
             for block, scale in zip(self.weight.split(self.sizes, dim=1), scales, strict=True)

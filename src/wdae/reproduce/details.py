@@ -1,4 +1,4 @@
-"""What the plots need beyond accuracies: how novel and base trade off, and how each class fares."""
+"""What the plots show beyond accuracies: the trade-off of novel and base, and each class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
-from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
+from wdae.episodes import EpisodeSampler, EpisodeSpec, take_rows
 from wdae.methods import Method
 from wdae.methods.base import base_classes, gather_support
 from wdae.nn.cosine import unit
@@ -58,17 +58,15 @@ def measure_details(
     seed: int,
     device: torch.device,
 ) -> Details:
-    """Look closer at the episodes that :func:`wdae.evaluation.protocol.few_way` draws from the same seed."""
+    """Class by class, and by margin: the episodes that ``few_way`` draws from the same seed."""
     joint = method.joint and bank.has(Part.BASE_HELD_OUT)
     pool = bank.select(Part.NOVEL, device=device)
     held_out = bank.select(Part.BASE_HELD_OUT, device=device) if joint else None
     spec = EpisodeSpec(n_way, (n_shot,), n_query, n_way * n_query if joint else 0)
     sampler = EpisodeSampler(pool, spec, seed, base_query=held_out)
     adapter = method.on(base_classes(bank, device))
-    chunk = chunk_for(device)
     classes, right, margins = [], [], []
-    for start in range(0, n_episodes, chunk):
-        episodes = sampler.draw(start, min(chunk, n_episodes - start))
+    for episodes in sampler.batches(n_episodes):
         E, n, Q = episodes.query.shape
         scorer = adapter.adapt(gather_support(pool, episodes), joint=joint)
         scores = scorer(take_rows(pool.features, episodes.query.flatten(1)))
@@ -94,8 +92,8 @@ def trade_off(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Offsets of novel scores, and the accuracies of novel and base queries among all classes under them.
 
-    A query is right among all classes where it is right among its own kind and that kind's best score is
-    the higher one: so margins say everything, for every offset.
+    A query is right among all classes if it is right among its own kind and that kind's best score is the
+    higher one, so margins suffice for every offset.
 
     Args:
         novel_margin: best novel minus best base score of novel queries ``[M]``; base_margin likewise.
@@ -112,10 +110,9 @@ def trade_off(
 
 
 def base_distances(bank: FeatureBank, n_neighbours: int = 10) -> dict[str, float]:
-    """How far each novel class lies from the base classes: 1 − its mean cosine to the nearest ones.
+    """Distance of each novel class, the mean of its images, to the base classes.
 
-    A class stands where the mean of all its pictures is; the nearest are those it would be joined to in the
-    class graph, had it no novel neighbours.
+    It is 1 − the mean cosine to the nearest base classes.
     """
     pool = bank.select(Part.NOVEL)
     cosines = pool.unit_means(torch.float32) @ unit(base_classes(bank).weights).T

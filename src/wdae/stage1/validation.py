@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wdae.backbones.embed import embed
 from wdae.bank import FeatureBank
-from wdae.evaluation.nearest_mean import nearest_mean_accuracy
+from wdae.evaluation.protocol import nearest_mean_accuracy
 from wdae.parts import Part
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import Stage1Data
@@ -56,7 +56,7 @@ def few_shot(features: Tensor, labels: Tensor, episodes: int, seed: int) -> dict
         n_query = min(15, int(classes.counts.min()) - n_shot)
         if n_query < 1 or n_way < 2:
             continue
-        mean, ci95 = nearest_mean_accuracy(classes, n_way, n_shot, n_query, episodes, seed)
-        figures |= {f"val_{n_shot}shot": 100.0 * mean, f"val_{n_shot}shot_ci95": 100.0 * ci95}
+        found = nearest_mean_accuracy(classes, n_way, n_shot, n_query, episodes, seed)
+        figures |= {f"val_{n_shot}shot": 100 * found.mean, f"val_{n_shot}shot_ci95": 100 * found.ci95}
     scores = [figures[key] for key in ("val_1shot", "val_5shot") if key in figures]
     return figures | ({"val_score": sum(scores) / len(scores)} if scores else {})

@@ -15,7 +15,7 @@ from wdae.nn.fused_loss import FusedLossInputs, fused_loss
 from wdae.nn.generate import novel_estimate
 from wdae.nn.graph import build_graph
 from wdae.nn.losses import stage2_losses
-from wdae.nn.noise import noisy
+from wdae.nn.noise import add_noise
 from wdae.parts import Part
 from wdae.runtime.cores import in_pieces
 from wdae.runtime.device import pick_dtype
@@ -83,7 +83,7 @@ class Learner(nn.Module):
         graph = None
         if self.denoiser.kind == "gnn":
             graph = build_graph(initial, self.n_neighbours, self.inverse_temperature)
-        weights = noisy(initial, self.noise, generator) if self.noise > 0 else initial
+        weights = add_noise(initial, self.noise, generator) if self.noise > 0 else initial
         targets = torch.cat([batch.base, batch.novel_targets], dim=1)
         if in_pieces(initial):
             return self._on_cpu(self.denoiser.map(weights, graph, generator), weights, targets, batch)

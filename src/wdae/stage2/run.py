@@ -149,8 +149,8 @@ def draw_graph(run: Run, method: WDAE, bank: FeatureBank, device: torch.device) 
     names = [bank.class_names[c] for c in bank.base_classes]
     names += [pool.names[c] for c in episodes.novel_classes[0].tolist()]
     novel = torch.arange(len(names)) >= bank.n_base
-    graph_plot.class_graph(
-        graph_plot.ClassGraph(
+    graph_plot.draw_class_graph(
+        graph_plot.GraphPicture(
             tuple(names),
             before.cpu().numpy(),
             after.cpu().numpy(),

@@ -12,7 +12,7 @@ from torch import Tensor
 from wdae.bank import ClassSet, FeatureBank
 from wdae.bank.encoding import blocks, decode
 from wdae.errors import EpisodeError
-from wdae.evaluation.nearest_mean import nearest_mean_accuracy
+from wdae.evaluation.protocol import nearest_mean_accuracy
 from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace, powered
@@ -110,7 +110,9 @@ def _accuracy(pool: ClassSet, n_episodes: int, seed: int) -> float:
     n_way, fewest = min(5, pool.n_classes), int(pool.counts.min())
     shots = [k for k in _CHOICE_SHOTS if k < fewest]
     values = [
-        nearest_mean_accuracy(pool, n_way, k, min(15, fewest - k), n_episodes, derive_seed(seed, "space"))[0]
+        nearest_mean_accuracy(
+            pool, n_way, k, min(15, fewest - k), n_episodes, derive_seed(seed, "space")
+        ).mean
         for k in shots
     ]
     return sum(values) / max(1, len(values))
