@@ -34,6 +34,7 @@ from result_records import BASELINE, adopt, collect, extend
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
+from wdae.printing import markdown_table
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import FORMAT as REPRODUCTION
 from wdae.reproduce.render import markdown
@@ -108,7 +109,7 @@ def plots(record: dict[str, Any]) -> list[str]:
 def accuracy_table(record: dict[str, Any]) -> list[str]:
     """Ours, the paper's figure where there is one, and the paired gain."""
     head = ["method", "shots", "novel", "paper", "gain", "all", "paper", "gain", "base", "gain"]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    rows = []
     for row in record["rows"]:
         mark = " (transductive)" if row["info"].get("transductive") else ""
         cells = [row["method"] + mark, str(row["n_shot"])]
@@ -121,8 +122,8 @@ def accuracy_table(record: dict[str, Any]) -> list[str]:
                 cells.append("" if figure is None else f"{figure:.2f}")
             gain = row["gains"].get(metric)
             cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
-        lines.append(cells)
-    return ["| " + " | ".join(line) + " |" for line in lines]
+        rows.append(cells)
+    return markdown_table(head, rows, left=["method"])
 
 
 def benchmark_section(path: Path) -> list[str]:
@@ -137,10 +138,8 @@ def benchmark_section(path: Path) -> list[str]:
     for heading, rows in _tables(record):
         head = list(rows[0])
         out += [f"{heading}:", ""] if heading not in ("rows", "") else []
-        out.append("| " + " | ".join(name.replace("_", " ") for name in head) + " |")
-        out.append("| " + " | ".join(["---:"] * len(head)) + " |")
-        out += ["| " + " | ".join(_short(row.get(name)) for name in head) + " |" for row in rows]
-        out.append("")
+        cells = [[_short(row.get(name)) for name in head] for row in rows]
+        out += [*markdown_table([name.replace("_", " ") for name in head], cells, left=[]), ""]
     return out
 
 
@@ -182,11 +181,11 @@ def order_section(records: list[dict[str, Any]]) -> list[str]:
     """Whether the paper's order holds: paired gains at one shot, wherever they were measured."""
     head = ["features", "table", "accuracy", "MLP over initial", "GNN over initial", "GNN over MLP"]
     head.append("GNN over balanced initial")
-    lines = [head, ["---"] * 3 + ["---:"] * 4]
+    rows = []
     figures = {name: MINI_IMAGENET[name].accuracy[1] for name in (BASELINE, "wdae-mlp", "wdae-gnn")}
     steps = (("wdae-mlp", BASELINE), ("wdae-gnn", BASELINE), ("wdae-gnn", "wdae-mlp"))
     differences = [f"{figures[a] - figures[b]:+.2f}" for a, b in steps]
-    lines.append(["the paper's", "2", "novel", *differences, ""])
+    rows.append(["the paper's", "2", "novel", *differences, ""])
     for record in records:
         for table in record["tables"]:
             if table["number"] not in (2, 3) or table["role"] == "trainval":
@@ -198,14 +197,14 @@ def order_section(records: list[dict[str, Any]]) -> list[str]:
                 found = [gains.get(label, {}).get(metric) for label in ("wDAE-MLP", "wDAE-GNN")]
                 found += [pairs.get(o, {}).get(metric) for o in ("wDAE-MLP", "initial estimate, balanced")]
                 cells = ["" if gain is None else Estimate(**gain).percent(signed=True) for gain in found]
-                lines.append([record["title"], str(table["number"]), metric, *cells])
+                rows.append([record["title"], str(table["number"]), metric, *cells])
     out = ["### Does the paper's order hold?", ""]
     out += [
         "Paired gains at one shot, in points. Another seed trains denoisers anew on the same features and",
         "draws other episodes (`results/seeds`).",
         "",
     ]
-    return [*out, *("| " + " | ".join(line) + " |" for line in lines), ""]
+    return [*out, *markdown_table(head, rows, left=head[:3]), ""]
 
 
 def main_rows(wanted: list[tuple[dict[str, Any], str]]) -> list[str]:
@@ -219,10 +218,10 @@ def main_rows(wanted: list[tuple[dict[str, Any], str]]) -> list[str]:
         "5-shot all",
         "base, change at 1 shot",
     ]
-    lines = [head, ["---", "---"] + ["---:"] * (len(head) - 2)]
+    rows = []
     paper = MINI_IMAGENET["wdae-gnn"]
     figures = [*paper.accuracy.values(), *paper.all_classes.values()]
-    lines.append(["the paper's", "wDAE-GNN", *(f"{figure:.2f}" for figure in figures), ""])
+    rows.append(["the paper's", "wDAE-GNN", *(f"{figure:.2f}" for figure in figures), ""])
     for record, row in wanted:
         found = {
             (table["role"], line["n_shot"]): line
@@ -238,8 +237,8 @@ def main_rows(wanted: list[tuple[dict[str, Any], str]]) -> list[str]:
         gain = found.get(("held-out", 1), {}).get("gains", {}).get("base")
         cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
         if any(cells):
-            lines.append([record["title"], next(iter(found.values()))["label"], *cells])
-    return ["| " + " | ".join(line) + " |" for line in lines]
+            rows.append([record["title"], next(iter(found.values()))["label"], *cells])
+    return markdown_table(head, rows, left=head[:2])
 
 
 def put_headlines(records: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
+from wdae.printing import markdown_table
 from wdae.storage.records import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
@@ -91,9 +92,9 @@ def section(folder: Path, images: Path) -> list[str]:
         *WORDS.splitlines(),
         f"{paper[1]} (1-shot), {paper[5]} (5-shot).",
         "",
-        "| model | backbone | images a class | views | 1-shot | 5-shot | base | episodes |",
-        "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
+    head = ["model", "backbone", "images a class", "views", "1-shot", "5-shot", "base", "episodes"]
+    rows = []
     for record in records:
         held_out = record["recipe"]["data"].get("held_out", 0)
         for views, found in record["initial_estimate"].items():
@@ -101,8 +102,8 @@ def section(folder: Path, images: Path) -> list[str]:
             cells += [Estimate(**found[k]["novel"]).percent() for k in ("1", "5")]
             cells.append(Estimate(**found["1"]["base"]).percent() if "base" in found["1"] else "")
             cells.append(f"{found['1']['episodes']:,}")
-            out.append("| " + " | ".join(cells) + " |")
-    out.append("")
+            rows.append(cells)
+    out += [*markdown_table(head, rows, left=["model", "backbone", "views"]), ""]
     for record in records:
         recipe, figures = record["recipe"], record["figures"]
         speed = record.get("images_per_s")
