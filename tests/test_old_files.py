@@ -107,10 +107,10 @@ def run(*words: object) -> None:
 def test_bank(name: str) -> None:
     wanted = expected("banks")["banks"][name]
     bank, manifest = FeatureBank.open(V1 / "banks" / name), read_manifest(V1 / "banks" / name)
-    assert (manifest["version"], manifest["dtype"]) == (wanted["version"], wanted["encoding"])
+    assert (manifest.version, manifest.dtype) == (wanted["version"], wanted["encoding"])
     assert (bank.dim, bank.n_base, len(bank.labels)) == (wanted["dim"], wanted["n_base"], wanted["images"])
     assert list(bank.class_names) == wanted["class_names"]
-    assert manifest["info"] == wanted["info"]
+    assert manifest.info == wanted["info"]
     assert_same(bank.cosine_scale, wanted["cosine_scale"])
     assert_same(bank.base_weights, wanted["base_weights"])
     marked = None if bank.query_only is None else bank.query_only.nonzero()[:, 0].tolist()

@@ -86,7 +86,7 @@ def test_all_faults_are_told_at_once(shelf: Path) -> None:
         ({"files": {"x" * 5_000: {"bytes": 1, "sha256": "f" * 64}}}, "files"),
         ({"files": {"a\x00b": {"bytes": 1, "sha256": "f" * 64}}}, "files"),
         ({"files": {}}, "not listed in shelf.json"),
-        ({"files": {"none.safetensors": {"bytes": 1, "sha256": "f" * 64}}}, "does not exist"),
+        ({"files": {"none.safetensors": {"bytes": 1, "sha256": "f" * 64}}}, "is missing; copy"),
     ],
 )
 def test_a_forged_manifest_is_refused(shelf: Path, change: dict[str, Any], words: str) -> None:

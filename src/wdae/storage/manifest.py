@@ -117,11 +117,12 @@ def read(kind: type[M], folder: str | Path) -> M:
                 f"{path} is altered: its checksum does not match; copy the folder again, or make it anew"
             )
         value["sha256"] = given
-    if version == kind.VERSION:
+    steps = [number for number in range(version, kind.VERSION) if number in kind.UPGRADES]
+    if not steps:
         return records.construct(kind, data, path)
-    for number in range(version, kind.VERSION):
+    for number in steps:
         try:
-            value = {**kind.UPGRADES.get(number, _same)(value, folder), "version": number + 1}
+            value = {**kind.UPGRADES[number](value, folder), "version": number + 1}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise StorageError(
                 f"{path} is altered: not {kind.NOUN} of version {version} ({error!r})"
@@ -176,6 +177,8 @@ def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) 
 def open_listed(folder: str | Path, name: str, entry: FileEntry) -> BinaryIO:
     """Open a listed file for reading: regular, no link, of the size that the manifest says."""
     path = Path(folder) / name
+    if not os.path.lexists(path):
+        raise StorageError(f"{path} is missing; copy the whole folder again")
     file = open_regular(path, follow=False)
     size = os.fstat(file.fileno()).st_size
     if size != entry.bytes:
@@ -216,7 +219,3 @@ def _check_digest(file: BinaryIO, listed: FileEntry, path: Path) -> None:
 
 def _digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _same(value: dict[str, Any], folder: Path) -> dict[str, Any]:
-    return value

@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_ROWS)]
 Info = Annotated[dict[str, Any], Field(max_length=10_000)]
 """Provenance: any JSON, never interpreted."""
 ClassNames = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=1_000)], ...],
+    tuple[Annotated[str, Field(max_length=1_000)], ...],
     FailFast(),
     Field(max_length=MAX_CLASSES),
 ]
