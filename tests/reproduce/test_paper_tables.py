@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from wdae.config import find_recipe, recipe_file
 from wdae.evaluation.paper import REPORTED, reported
 from wdae.reproduce.benchmarks import BENCHMARKS, Benchmark
-from wdae.reproduce.plan import find_recipe, stage1_recipe
 
 
 def test_figures_are_those_of_the_paper() -> None:
@@ -39,7 +39,7 @@ def test_every_figure_belongs_to_a_row_that_is_run() -> None:
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=lambda benchmark: benchmark.name)
 def test_every_row_has_its_recipe(benchmark: Benchmark) -> None:
-    assert stage1_recipe(benchmark.name, benchmark.stage1).is_file()
+    assert recipe_file(benchmark.stage1, benchmark.name).is_file()
     for row in benchmark.rows:
         assert row.optional or row.name == "initial-estimate" or find_recipe(benchmark.name, row.name)
     for table in benchmark.tables:

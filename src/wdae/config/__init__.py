@@ -2,6 +2,19 @@
 
 from wdae.config.keys import Key, describe, key_table
 from wdae.config.recipe import Config, Field, dump, load
+from wdae.config.shipped import find_recipe, recipe_file, recipe_folder
 from wdae.config.text import scalar
 
-__all__ = ["Config", "Field", "Key", "describe", "dump", "key_table", "load", "scalar"]
+__all__ = [
+    "Config",
+    "Field",
+    "Key",
+    "describe",
+    "dump",
+    "find_recipe",
+    "key_table",
+    "load",
+    "recipe_file",
+    "recipe_folder",
+    "scalar",
+]

@@ -10,12 +10,12 @@ from typing import Any
 
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
-from wdae.config import load
+from wdae.config import load, recipe_file
 from wdae.errors import BankError, DataError, RunError
 from wdae.parts import Part
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.reproduce.plan import parse_changes, stage1_recipe
+from wdae.reproduce.plan import parse_changes
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import CARD, WEIGHTS
@@ -140,7 +140,7 @@ def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> 
     elif role == "trainval":
         changes["data.classes"] = "base+validation"
     changes |= parse_changes(recipe.stage1, "--stage1")
-    file = stage1_recipe(benchmark.name, recipe.stage1_recipe or benchmark.stage1)
+    file = recipe_file(recipe.stage1_recipe or benchmark.stage1, benchmark.name)
     return load(Stage1Config, file, changes)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wdae.config import dump
+from wdae.config import dump, find_recipe
 from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.reproduce.plan import RowPlan, find_recipe, row_recipe
+from wdae.reproduce.plan import RowPlan, row_recipe
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import (
     FORMAT,

@@ -1,0 +1,41 @@
+"""Recipes that ship with the package: in a wheel inside it, in a checkout beside ``src``."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from wdae.errors import RecipeError, nearest
+
+
+def recipe_folder(benchmark: str = "") -> Path:
+    """The folder of all recipes, or of those of a benchmark."""
+    package = Path(str(files("wdae")))
+    for root in (package / "recipes", package.parents[1] / "recipes"):
+        if (root / benchmark).is_dir():
+            return root / benchmark
+    raise RecipeError(f"no recipes for {benchmark!r} beside the package; install wdae anew, or give files")
+
+
+def find_recipe(benchmark: str, name: str) -> Path | None:
+    """The recipe file of that name, None where there is none."""
+    path = recipe_folder(benchmark) / f"{name}.yaml"
+    return path if path.is_file() else None
+
+
+def recipe_file(name: str | Path, benchmark: str = "") -> Path:
+    """The file of a recipe: any file, or one that ships with the package by its name.
+
+    >>> recipe_file("mini-imagenet/wdae-gnn").name, recipe_file("lwof", "mini-imagenet").name
+    ('wdae-gnn.yaml', 'lwof.yaml')
+    """
+    if Path(name).is_file():
+        return Path(name)
+    found = (
+        None if Path(name).is_absolute() or ".." in Path(name).parts else find_recipe(benchmark, str(name))
+    )
+    if found is None:
+        folder = recipe_folder(benchmark)
+        known = [str(file.relative_to(folder).with_suffix("")) for file in sorted(folder.rglob("*.yaml"))]
+        raise RecipeError(f"no recipe {str(name)!r}{nearest(str(name), known)}; give a file or one of these")
+    return found
