@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,21 +86,18 @@ def reproduce(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe) -> dict[s
             f"nothing to reproduce {benchmark.title} from: give --data (pictures), --bank (features of every "
             "base picture's model), --held-out-bank or --trainval-bank"
         )
-    placed = [(table, next((r for r in table.roles if r in available), None)) for table in benchmark.tables]
-    banks: dict[Role, RoleBank] = {}
-    for role in dict.fromkeys(role for _, role in placed if role is not None):
-        banks[role] = open_role(run, benchmark, recipe, role)
+    placed = {table: role for table in benchmark.tables for role in table.roles[::-1] if role in available}
+    banks = {role: open_role(run, benchmark, recipe, role) for role in dict.fromkeys(placed.values())}
+    job = _Job(run, benchmark, recipe, placed, banks)
     try:
-        finished = _run_rows(run, benchmark, recipe, rows, placed, banks)
+        job.run_rows(rows)
     finally:
         seconds = _seconds(run, time.perf_counter() - began)  # an interrupted call counts too
-    for table in (table for table, role in placed if role is None):
+    for table in (table for table in benchmark.tables if table not in placed):
         why = f"{table_name(table.number)}: {missing.get(table.roles[0], 'not asked for')}"
-        for row in rows[1:]:
-            if row.name in table.rows:
-                left_out.append({"row": row.name, "label": row.label, "why": why})
-    record = _record(run, benchmark, recipe, placed, banks, finished, left_out)
-    record["seconds"] = seconds
+        named = [row for row in rows[1:] if row.name in table.rows]
+        left_out += [{"row": row.name, "label": row.label, "why": why} for row in named]
+    record = {**job.record(), "not_run": left_out, "curves": job.curves(), "seconds": seconds}
     try:
         record["plots"] = [path.name for path in draw(record, run.plots) if path.suffix == ".png"]
     except MissingExtraError as error:
@@ -109,112 +107,96 @@ def reproduce(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe) -> dict[s
     return record
 
 
-def _run_rows(
-    run: Run,
-    benchmark: Benchmark,
-    recipe: ReproduceRecipe,
-    rows: Sequence[Row],
-    placed: Sequence[tuple[Table, Role | None]],
-    banks: dict[Role, RoleBank],
-) -> dict[tuple[Role, str], Measured]:
-    """Every row on every bank that a table wants it on; settings are compared before anything runs."""
-    finished: dict[tuple[Role, str], Measured] = {}
-    jobs = [
-        (role, row)
-        for role in banks
-        for row in rows
-        if any(role == at and row.name in table.rows for table, at in placed)
-    ]
-    jobs.sort(key=lambda job: not job[1].curves)  # the methods themselves first, then what varies them
-    for role, row in jobs:
-        if row.steps_from is None:  # ε of the others is known later
-            plan = _plan(benchmark, recipe, role, row, banks[role], finished)
-            refuse_other_settings(_folder(run, role, row), plan)
-    write_text(run.path / RECIPE, dump(recipe))  # what the run is from now on
-    for role, row in jobs:
-        plan = _plan(benchmark, recipe, role, row, banks[role], finished)
-        finished[role, row.name] = run_row(_folder(run, role, row), plan, banks[role].bank)
-    return finished
+@dataclass(frozen=True)
+class _Job:
+    """A reproduction under way: which table is measured on which features, and the rows finished so far."""
 
+    run: Run
+    benchmark: Benchmark
+    recipe: ReproduceRecipe
+    placed: dict[Table, Role]
+    banks: dict[Role, RoleBank]
+    finished: dict[tuple[Role, str], Measured] = field(default_factory=dict)
 
-def _folder(run: Run, role: Role, row: Row) -> Path:
-    return run.path / "rows" / role / row.name
+    def run_rows(self, rows: Sequence[Row]) -> None:
+        """Every row on every bank that a table wants it on; settings are compared before anything runs."""
+        jobs = [
+            (role, row)
+            for role in self.banks
+            for row in rows
+            if any(role == at and row.name in table.rows for table, at in self.placed.items())
+        ]
+        jobs.sort(key=lambda job: not job[1].curves)  # the methods themselves first, then what varies them
+        for role, row in jobs:
+            if row.steps_from is None:  # ε of the others is known later
+                refuse_other_settings(self._folder(role, row), self._plan(role, row))
+        write_text(self.run.path / RECIPE, dump(self.recipe))  # what the run is from now on
+        for role, row in jobs:
+            plan, bank = self._plan(role, row), self.banks[role].bank
+            self.finished[role, row.name] = run_row(self._folder(role, row), plan, bank)
 
+    def _folder(self, role: Role, row: Row) -> Path:
+        return self.run.path / "rows" / role / row.name
 
-def _plan(
-    benchmark: Benchmark,
-    recipe: ReproduceRecipe,
-    role: Role,
-    row: Row,
-    bank: RoleBank,
-    finished: dict[tuple[Role, str], Measured],
-) -> RowPlan:
-    file = None if row.name == REFERENCE else find_recipe(benchmark.name, row.name)
-    plan = RowPlan(benchmark, row, role, None, recipe, bank.digest)
-    if file is None:
-        return plan
-    lender = next((m for (_, name), m in finished.items() if name == row.steps_from), None)
-    steps = lender.record.get("steps") if lender is not None else None
-    lent = None if steps is None else {int(k): float(v) for k, v in steps.items()}
-    own = row_recipe(file, plan, lent)
-    return RowPlan(
-        benchmark, row, role, own, recipe, bank.digest, f"the row {row.steps_from}" if lent else None
-    )
+    def _plan(self, role: Role, row: Row) -> RowPlan:
+        plan = RowPlan(self.benchmark, row, role, None, self.recipe, self.banks[role].digest)
+        file = None if row.name == REFERENCE else find_recipe(self.benchmark.name, row.name)
+        if file is None:
+            return plan
+        lender = next((m for (_, name), m in self.finished.items() if name == row.steps_from), None)
+        steps = lender.record.get("steps") if lender is not None else None
+        lent = None if steps is None else {int(k): float(v) for k, v in steps.items()}
+        origin = f"the row {row.steps_from}" if lent else None
+        return replace(plan, recipe=row_recipe(file, plan, lent), lender=origin)
 
+    def _says_more(self, table: Table, role: Role) -> bool:
+        """Whether a table of ours holds a row that stands in none of the paper's."""
+        papers = {name for other in self.benchmark.tables if other.number is not None for name in other.rows}
+        own = set(table.rows) - papers
+        return table.number is not None or any((role, name) in self.finished for name in own)
 
-def _says_more(
-    benchmark: Benchmark, table: Table, role: Role, finished: dict[tuple[Role, str], Measured]
-) -> bool:
-    """Whether a table of ours holds a row that stands in none of the paper's."""
-    papers = {name for other in benchmark.tables if other.number is not None for name in other.rows}
-    return table.number is not None or any((role, name) in finished for name in set(table.rows) - papers)
+    def curves(self) -> dict[str, Any]:
+        """What the plots show, on the features with held-out images where there are some."""
+        role: Role = "held-out" if "held-out" in self.banks else next(iter(self.banks))
+        shots, finished = self.recipe.shots or self.benchmark.shots, self.finished
+        return {
+            "role": role,
+            "shots": curve_records(role, finished, "_top5" if self.benchmark.top5 else ""),
+            "trade_off": trade_off_records(role, finished, shots),
+            "classes": class_records(role, finished, shots[0], self.banks[role]),
+            "class_shots": shots[0],
+        }
 
-
-def _record(
-    run: Run,
-    benchmark: Benchmark,
-    recipe: ReproduceRecipe,
-    placed: Sequence[tuple[Table, Role | None]],
-    banks: dict[Role, RoleBank],
-    finished: dict[tuple[Role, str], Measured],
-    left_out: list[dict[str, str]],
-) -> dict[str, Any]:
-    shots, episodes = recipe.shots or benchmark.shots, recipe.episodes or benchmark.episodes
-    environment = run.environment()
-    if pick_device(recipe.device).type == "cpu":
-        environment["gpu"] = None
-    kept = ("wdae", "commit", "python", "torch", "platform", "cpu", "cores", "gpu")
-    role: Role = "held-out" if "held-out" in banks else next(iter(banks))
-    curves: dict[str, Any] = {
-        "role": role,
-        "shots": curve_records(role, finished, "_top5" if benchmark.top5 else ""),
-        "trade_off": trade_off_records(role, finished, shots),
-        "classes": class_records(role, finished, shots[0], banks[role]),
-        "class_shots": shots[0],
-    }
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "name": benchmark.name,
-        "title": benchmark.title,
-        "protocol": benchmark.protocol,
-        "command": command(benchmark, recipe),
-        "episodes": episodes,
-        "ways": recipe.ways if benchmark.protocol == "few-way" else None,
-        "queries": recipe.queries if benchmark.protocol == "few-way" else None,
-        "seed": recipe.seed,
-        "partial": recipe.allow_missing,
-        "changes": {"stage1": list(recipe.stage1), "stage2": list(recipe.stage2)},
-        "environment": {key: environment.get(key) for key in kept},
-        "banks": {role: bank.describe() for role, bank in banks.items()},
-        "tables": [
-            table_record(benchmark, table, role, finished, shots, episodes)
-            for table, role in placed
-            if role is not None and _says_more(benchmark, table, role, finished)
-        ],
-        "not_run": left_out,
-        "curves": curves,
-    }
+    def record(self) -> dict[str, Any]:
+        """The tables, and how they came about."""
+        recipe, benchmark = self.recipe, self.benchmark
+        shots, episodes = recipe.shots or benchmark.shots, recipe.episodes or benchmark.episodes
+        environment = self.run.environment()
+        if pick_device(recipe.device).type == "cpu":
+            environment["gpu"] = None
+        kept = ("wdae", "commit", "python", "torch", "platform", "cpu", "cores", "gpu")
+        few_way = benchmark.protocol == "few-way"
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": benchmark.name,
+            "title": benchmark.title,
+            "protocol": benchmark.protocol,
+            "command": command(benchmark, recipe),
+            "episodes": episodes,
+            "ways": recipe.ways if few_way else None,
+            "queries": recipe.queries if few_way else None,
+            "seed": recipe.seed,
+            "partial": recipe.allow_missing,
+            "changes": {"stage1": list(recipe.stage1), "stage2": list(recipe.stage2)},
+            "environment": {key: environment.get(key) for key in kept},
+            "banks": {role: bank.describe() for role, bank in self.banks.items()},
+            "tables": [
+                table_record(benchmark, table, role, self.finished, shots, episodes)
+                for table, role in self.placed.items()
+                if self._says_more(table, role)
+            ],
+        }
 
 
 def command(benchmark: Benchmark, recipe: ReproduceRecipe) -> str:
