@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from wdae.data import augment as A
+from wdae.data import colour as A
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from wdae.data import augment as A
+from wdae.data import crops as A
 from wdae.errors import RecipeError
 
 

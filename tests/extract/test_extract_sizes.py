@@ -17,8 +17,9 @@ from wdae.backbones.embed import embed, embed_crops
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.config import load
+from wdae.config.augment import AugmentConfig
 from wdae.data import ImageSet, PixelArray, open_dataset, pixels
-from wdae.data.augment import AugmentConfig, augment
+from wdae.data.augment import augment
 from wdae.errors import DataError, RecipeError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import extract

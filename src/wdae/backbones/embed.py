@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.backbones.base import Backbone
-from wdae.data.augment import AugmentConfig, Draws, apply_augment, prepare, sample_augment
+from wdae.config.augment import AugmentConfig
+from wdae.data.augment import Draws, apply_augment, prepare, sample_augment
 
 MakeViews = Callable[[Tensor, int], Iterator[Tensor]]
 """From a batch of pictures and the index of its first to the views that the backbone is to embed."""

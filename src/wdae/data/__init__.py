@@ -1,6 +1,6 @@
 """Pictures: readers of the layouts people have on disk, decoding, caching, streaming and augmentation."""
 
-from wdae.data.augment import AugmentConfig
+from wdae.config.augment import AugmentConfig
 from wdae.data.cache import PixelArray, pixels
 from wdae.data.image_set import ImageSet, hold_out
 from wdae.data.layouts import LAYOUTS, open_dataset

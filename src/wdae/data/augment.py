@@ -1,4 +1,4 @@
-"""What happens to a training batch between memory and the backbone, as one recipe."""
+"""Augmentation of training batches on any device, from an explicit generator; normalisation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from wdae.config.augment import AugmentConfig
-from wdae.data.augment.colour import apply_jitter, normalise, sample_jitter
-from wdae.data.augment.crop import (
+from wdae.data.colour import apply_jitter, normalise, sample_jitter
+from wdae.data.crops import (
     apply_flip,
     apply_padded_crop,
     apply_resized_crop,

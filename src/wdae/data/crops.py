@@ -124,9 +124,8 @@ def _resampling(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor
     positions = torch.arange(length, device=start.device) + 0.5  # [L]
     scale = extent.float() / size  # [B]
     centres = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale[:, None]  # [B, S]
-    reach = scale.clamp(min=1.0)[
-        :, None, None
-    ]  # wider than a pixel when shrinking, which is the antialiasing
+    # Wider than a pixel when shrinking, which is the antialiasing.
+    reach = scale.clamp(min=1.0)[:, None, None]
     weights = (1 - (positions - centres[..., None]).abs() / reach).clamp(min=0)  # [B, S, L]
     inside = (positions > start[:, None]) & (positions < (start + extent)[:, None])  # [B, L]
     weights = weights * inside[:, None]

@@ -40,7 +40,7 @@ def apply_jitter(batch: Tensor, factors: Tensor, *, hue: bool = True) -> Tensor:
     Shapes:
         batch float [B, 3, H, W] in 0 … 1; factors [B, 4].
     """
-    by_brightness, by_contrast, by_saturation, shift = factors[:, :, None, None, None].unbind(
+    by_brightness, by_contrast, by_saturation, shift = factors[..., None, None, None].unbind(
         1
     )  # [B, 1, 1, 1]
     batch = (batch * by_brightness).clamp(0, 1)
@@ -48,7 +48,7 @@ def apply_jitter(batch: Tensor, factors: Tensor, *, hue: bool = True) -> Tensor:
     batch = (mean + (batch - mean) * by_contrast).clamp(0, 1)
     grey = _grey(batch)
     batch = (grey + (batch - grey) * by_saturation).clamp(0, 1)
-    return _turn_hue(batch, shift[:, 0]) if hue else batch
+    return _shift_hue(batch, shift[:, 0]) if hue else batch
 
 
 def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -69,8 +69,8 @@ def _grey(batch: Tensor) -> Tensor:
     return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue)[:, None]  # [B, 1, H, W]
 
 
-def _turn_hue(batch: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of HSV by ``shift`` (in turns), leaving saturation and value. [B, 3, H, W], [B, 1, 1]."""
+def _shift_hue(batch: Tensor, shift: Tensor) -> Tensor:
+    """Shift the hue of HSV by ``shift`` of the circle. Shapes: [B, 3, H, W], [B, 1, 1] → [B, 3, H, W]."""
     red, green, blue = batch.unbind(1)
     value = batch.amax(1)
     spread = value - batch.amin(1)  # saturation times value
