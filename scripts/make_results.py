@@ -134,7 +134,8 @@ def benchmark_section(path: Path) -> list[str]:
     out = [f"### {path.stem}", "", f"{where}; torch {environment.get('torch')}.", ""]
     picture = path.with_name(path.stem.removesuffix("-cpu") + ".png")
     if picture.exists():
-        out += [f"![{picture.stem}](../benchmarks/results/{picture.name})", ""]
+        shutil.copyfile(picture, IMAGES / f"benchmark-{picture.name}")  # the site holds what is in docs/
+        out += [f"![{picture.stem}](images/benchmark-{picture.name})", ""]
     for heading, rows in _tables(record):
         head = list(rows[0])
         out += [f"{heading}:", ""] if heading not in ("rows", "") else []

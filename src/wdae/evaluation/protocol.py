@@ -47,8 +47,11 @@ def few_way(
     Args:
         method: what to evaluate.
         bank: where the episodes are drawn from.
-        n_shot, n_way, n_query: shots, novel classes, queries a class.
-        n_episodes, seed: which episodes; the same seed gives every method the same ones.
+        n_shot: support images of each novel class.
+        n_way: novel classes of an episode.
+        n_query: queries of each novel class.
+        n_episodes: how many are drawn.
+        seed: which ones; the same seed gives every method the same episodes.
         joint: ask for base and all accuracy too; by default wherever bank and method can give it.
         part: ``Part.NOVEL``, or ``Part.VALIDATION`` to choose something.
         device: where to work.

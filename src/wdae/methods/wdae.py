@@ -35,7 +35,8 @@ class WDAE(Method):
         scale: the classifier's γ as stage 2 left it; None takes that of the base classes.
         steps: ε for each number of shots; others are interpolated.
         n_steps: refinement steps (1 in the paper).
-        n_neighbours, inverse_temperature: of the class graph.
+        n_neighbours: of each class in the class graph.
+        inverse_temperature: of the class graph's edge strengths.
         dtype: of the denoiser's matrix products.
         memory_mb: cap on similarity blocks and messages.
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
