@@ -1,12 +1,13 @@
 # make run    everything from nothing to the demo's table
 # make test   everything from nothing to the test results
-# make check  what CI runs: format, lint, strict types, tests
+# make docs   the documents as a site in site/, which opens from disk
+# make check  what CI runs: format, lint, strict types, imports, tests (which build the documents)
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test check lint setup clean
+.PHONY: run test check lint docs setup clean
 
 run: setup
 	$(BIN)/wdae demo
@@ -20,6 +21,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 check: lint test
 
 setup: $(STAMP)
@@ -32,4 +37,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist runs
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache build dist runs
