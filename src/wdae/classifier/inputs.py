@@ -12,6 +12,7 @@ from torch import Tensor
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
 from wdae.errors import DataError, ModelError
+from wdae.printing import warn
 from wdae.runs.progress import progress
 
 FEATURE_SUFFIXES = frozenset({".npz", ".npy", ".safetensors", ".csv", ".tsv", ".h5", ".hdf5"})
@@ -141,7 +142,7 @@ def _labelled_features(path: Path) -> Examples:
 
 
 def _class_folders(root: Path) -> tuple[list[str], list[str]]:
-    from wdae.data.findings import folders_in, pictures_in
+    from wdae.data.findings import folders_in, left_out, pictures_in
 
     if not root.is_dir():
         what = "does not exist" if not root.exists() else "is one file: say its class with --class NAME"
@@ -156,27 +157,37 @@ def _class_folders(root: Path) -> tuple[list[str], list[str]]:
         raise DataError(f"{root} is empty; expected one folder per class with its pictures inside")
     files: list[str] = []
     labels: list[str] = []
+    others: list[str] = []
     for name in names:
-        here = pictures_in(root / name)
+        here = pictures_in(root / name, others)
         if not here:
+            rest = f"; {left_out(others)}" if others else ""
             raise DataError(
-                f"class {name!r} has 0 pictures in {root / name}; give at least 1 (jpg, png, webp)"
+                f"class {name!r} has 0 pictures in {root / name}; give at least 1 (jpg, png, webp){rest}"
             )
         files += here
         labels += [name] * len(here)
+    if others:
+        warn(f"warning: {left_out(others)}")
     return files, labels
 
 
 def _pictures(sources: Sequence[Path]) -> list[str]:
     """The picture files among files and, at any depth, in folders."""
     from wdae.data.decode import SUFFIXES
+    from wdae.data.findings import left_out
 
     files: list[str] = []
     for source in sources:
         if source.is_dir():
-            inside = sorted(str(p) for p in source.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            every = sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith("."))
+            inside = [str(p) for p in every if p.suffix.lower() in SUFFIXES]
+            others = [str(p) for p in every if p.suffix.lower() not in SUFFIXES]
             if not inside:
-                raise DataError(f"{source} has no pictures; accepted: {', '.join(sorted(SUFFIXES))}")
+                rest = f"; {left_out(others)}" if others else ""
+                raise DataError(f"{source} has no pictures; accepted: {', '.join(sorted(SUFFIXES))}{rest}")
+            if others:
+                warn(f"warning: {left_out(others)}")
             files += inside
         else:
             files.append(str(source))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wdae.config.text import Text, kind, parse
+from wdae.config.text import MAX_LETTERS, Text, kind, parse
 from wdae.errors import RecipeError, nearest
 
 EXTENDS = "extends"
@@ -67,7 +67,8 @@ def _parent(value: Any, file: Path, folder: Path, where: str) -> Path:
 
 def _contents(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(MAX_LETTERS + 1)  # one more than the parser takes
     except FileNotFoundError:
         raise RecipeError(f"no recipe at {path}; give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:

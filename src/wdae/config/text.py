@@ -2,7 +2,8 @@
 
 PyYAML follows YAML 1.1, where ``1e-3`` is text, ``no`` is false and ``1:30`` is ninety. Recipes follow the
 core schema of YAML 1.2, which reads numbers and words the way people mean them; and a key given twice,
-which PyYAML silently resolves to the last one, is a fault.
+which PyYAML silently resolves to the last one, is a fault. The text may be a stranger's: its size, its depth
+and what its aliases expand to are bounded, and tags are refused.
 """
 
 from __future__ import annotations
@@ -32,8 +33,41 @@ _CORE_SCHEMA = [
 ]
 
 
+MAX_LETTERS, MAX_NODES, MAX_DEPTH = 2**16, 10_000, 32
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_LETTERS:
+            raise yaml.YAMLError(f"{len(text)} letters, more than the {MAX_LETTERS} a recipe may have")
+        super().__init__(text)
+        self._depth = self._nodes = 0
+        self._sizes: dict[str, int] = {}  # of what each anchor stands for, in nodes
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
+            # An anchor that is still open has no size yet: it would hold itself.
+            self._count(self._sizes.get(str(event.anchor), MAX_NODES + 1), event)
+            return super().compose_node(parent, index)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(problem="tags are not accepted", problem_mark=event.start_mark)
+        before = self._nodes
+        self._depth += 1
+        self._count(1, event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._nodes - before
+        return node
+
+    def _count(self, nodes: int, event: Any) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES or self._depth > MAX_DEPTH:
+            problem = f"more than {MAX_NODES} values, aliases expanded, or nested deeper than {MAX_DEPTH}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -78,21 +112,22 @@ def scalar(text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return text
 
 
 def parse(text: str, name: str) -> Text:
     """Parse a recipe's text; ``name`` stands for it in messages."""
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        data = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join(part for part in (error.context, error.problem) if part)
         raise RecipeError(f"{name}{where}: not valid YAML: {problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise RecipeError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from None
     if data is None:
         data = {}

@@ -31,7 +31,7 @@ def read_benchmark_folders(root: Path, split: Split) -> Findings:
                     continue
             elif part is not None and part.kind != usual.kind:
                 elsewhere.append(f"{wnid} ({usual.kind})")
-            files = pictures_in(folder / wnid)
+            files = pictures_in(folder / wnid, findings.others)
             if not files:
                 empty.append(str(folder / wnid))
                 continue

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wdae.data.contact_sheet import contact_sheet
+from wdae.data.findings import left_out
 from wdae.data.image_set import ImageSet
 from wdae.data.layouts import find
 from wdae.data.parallel import in_chunks
@@ -76,7 +77,7 @@ def check(
         len(image_set.class_names),
         counts,
         findings.missing,
-        findings.notes,
+        [*findings.notes, *([left_out(findings.others)] if findings.others else [])],
     )
     report.broken, report.copies = _look_at_all(image_set, workers)
     if sheet_dir is not None:

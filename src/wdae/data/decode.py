@@ -11,21 +11,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 from wdae.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
 
-# Named one by one because Pillow knows formats that run other programs (PostScript) or that nobody's
-# photographs use; fewer parsers, fewer surprises.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-)
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""All that Pillow is let near: among the rest are formats that run other programs, such as PostScript."""
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 
-MAX_PIXELS = 2**27
-"""Larger pictures are refused from their header: 134 megapixels are 400 MB of RGB already."""
+MAX_PIXELS = 2**26
+"""Larger pictures are refused from their header; JPEGs, decoded at a fraction, at twice that."""
+MAX_BYTES = 2**28
+MAX_SCANS = 100
+"""Passes over the pixels of a progressive JPEG; programs write about ten."""
+_MAX_SCANNED = 2**31  # pixels times passes: some ten seconds of decoding
+
+# A PNG's compressed texts and colour profile are unpacked when it is opened.
+PngImagePlugin.MAX_TEXT_CHUNK = 2**20
+PngImagePlugin.MAX_TEXT_MEMORY = 2**24
 
 _ORIENTATION = 0x0112
 
@@ -49,6 +54,8 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
     """
     if not data:
         raise DataError("the file is empty")
+    if len(data) > MAX_BYTES:
+        raise DataError(f"the file has {len(data)} bytes; at most {MAX_BYTES} are accepted")
     try:
         if data[:3] == b"\xff\xd8\xff" and (pixels := _plain_jpeg(data, at_least or 0)) is not None:
             return pixels
@@ -62,7 +69,7 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
             f"not a picture: begins with {data[:12]!r}; accepted: {', '.join(FORMATS)}"
         ) from error
     except Exception as error:  # decoders raise anything at all on malformed input
-        raise DataError(f"cannot be decoded: {error}") from error
+        raise DataError(f"cannot be decoded: {str(error)[:200]}") from error
 
 
 def fit(pixels: Pixels, size: int) -> Pixels:
@@ -91,7 +98,7 @@ def _plain_jpeg(data: bytes, at_least: int) -> Pixels | None:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
         return None
-    _check_size(width, height)
+    _check_size(width, height, data)
     if colours not in ("YCbCr", "Gray", "RGB") or _is_turned(data):
         return None
     try:
@@ -112,7 +119,7 @@ def _is_turned(data: bytes) -> bool:
 
 def _with_pillow(data: bytes, at_least: int | None) -> Pixels:
     with _quiet(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        _check_size(*image.size)  # opening reads the header only
+        _check_size(*image.size, data)  # opening reads the header only; of several frames one is decoded
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         return _to_rgb(ImageOps.exif_transpose(image))
@@ -128,8 +135,10 @@ def _quiet() -> Iterator[None]:
 
 def _to_rgb(image: Image.Image) -> Pixels:
     if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow would clip these to 8 bits, not scale
-        wide: npt.NDArray[Any] = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-        grey = ((wide + 128) // 257).astype(np.uint8)
+        wide: npt.NDArray[Any] = np.asarray(image)
+        grey = np.empty(wide.shape, np.uint8)
+        for row, line in enumerate(wide):
+            grey[row] = (np.clip(line.astype(np.int64), 0, 65535) + 128) // 257
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise DataError(
@@ -142,6 +151,11 @@ def _to_rgb(image: Image.Image) -> Pixels:
     return np.asarray(image.convert("RGB"))
 
 
-def _check_size(width: int, height: int) -> None:
-    if width < 1 or height < 1 or width * height > MAX_PIXELS:
-        raise DataError(f"is {width} × {height} pixels; at most {MAX_PIXELS} pixels are accepted")
+def _check_size(width: int, height: int, data: bytes) -> None:
+    is_jpeg = data[:2] == b"\xff\xd8"
+    most = 2 * MAX_PIXELS if is_jpeg else MAX_PIXELS
+    if width < 1 or height < 1 or width * height > most:
+        raise DataError(f"is {width} × {height} pixels; at most {most} pixels are accepted")
+    scans = data.count(b"\xff\xda") if is_jpeg else 1
+    if scans > MAX_SCANS or scans * width * height > _MAX_SCANNED:
+        raise DataError(f"has {scans} passes over {width} × {height} pixels; that would take too long")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from wdae.data.decode import SUFFIXES
+from wdae.data.decode import FORMATS, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileSource
 from wdae.errors import DataError, listed
@@ -25,12 +25,14 @@ class Findings:
         image_set: None where there was nothing to read.
         missing: what should be there and is not; a set with such gaps is refused unless asked otherwise.
         notes: what a person should know and that does not hinder.
+        others: files among the pictures that are not of a kind that is read, such as HEIC.
     """
 
     layout: str
     image_set: ImageSet | None = None
     missing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
 
 
 class Picture(NamedTuple):
@@ -68,16 +70,33 @@ def folders_in(path: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def pictures_in(path: Path) -> list[str]:
-    """The picture files in a folder, sorted, by their suffix; hidden ones left out."""
+def pictures_in(path: Path, others: list[str] | None = None) -> list[str]:
+    """The picture files in a folder, sorted, by their suffix; hidden ones left out.
+
+    Args:
+        others: gets the names of the files of other kinds.
+    """
+    pictures: list[str] = []
+    rest: list[str] = []
     with _scan(path) as entries:
-        return sorted(
-            entry.path
-            for entry in entries
-            if os.path.splitext(entry.name)[1].lower() in SUFFIXES  # noqa: PTH122 (a million of them)
-            and not entry.name.startswith(".")
-            and entry.is_file()
-        )
+        for entry in entries:
+            if entry.name.startswith(".") or not entry.is_file():
+                continue
+            known = os.path.splitext(entry.name)[1].lower() in SUFFIXES  # noqa: PTH122 (a million of them)
+            (pictures if known else rest).append(entry.path)
+    if others is not None:
+        others += sorted(rest)
+    return sorted(pictures)
+
+
+def left_out(others: Sequence[str]) -> str:
+    """A sentence about the files of other kinds in a folder of pictures.
+
+    >>> left_out(["cat/IMG_1.HEIC"])
+    '1 left out, not of a kind that is read (JPEG, PNG, WEBP, GIF, BMP, TIFF): cat/IMG_1.HEIC'
+    """
+    kinds = ", ".join(FORMATS)
+    return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}"
 
 
 def build_file_set(

@@ -37,7 +37,7 @@ def read_folders(root: Path, part: Part = Part.BASE_TRAIN) -> Findings:
     pictures: list[Picture] = []
     for folder, here in groups or [(root, part)]:
         for label in folders_in(folder):
-            files = pictures_in(folder / label)
+            files = pictures_in(folder / label, findings.others)
             if not files:
                 findings.missing.append(
                     f"class {label!r} has 0 pictures in {folder / label}; give at least 1 (jpg, png, webp)"

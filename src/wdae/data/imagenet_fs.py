@@ -46,7 +46,7 @@ def read_imagenet_fs(root: Path, reading: Reading = "names") -> Findings:
             part = part_of[wnid]
             if place == "val" and part.is_base:
                 part = Part.BASE_HELD_OUT
-            files = pictures_in(folder / wnid)
+            files = pictures_in(folder / wnid, findings.others)
             if not files:
                 empty.append(wnid)
             pictures += [Picture(wnid, part, file, place == "val") for file in files]

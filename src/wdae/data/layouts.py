@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wdae.data.csv_list import read_csv_list
-from wdae.data.findings import Findings, folders_in, part_named
+from wdae.data.findings import Findings, folders_in, left_out, part_named
 from wdae.data.folders import read_folders
 from wdae.data.image_set import ImageSet
 from wdae.data.imagenet_fs import read_imagenet_fs
@@ -17,6 +17,7 @@ from wdae.data.splits import Reading, load_split
 from wdae.data.tiered_imagenet import read_tiered_imagenet
 from wdae.errors import DataError, nearest
 from wdae.parts import Part
+from wdae.printing import warn
 
 LAYOUTS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs", "folders", "csv")
 
@@ -53,6 +54,8 @@ def open_dataset(
     (('cat', 'dog'), 2)
     """
     findings = find(path, layout, reading=reading, part=part)
+    if findings.others:
+        warn(f"warning: {path}: {left_out(findings.others)}")
     if findings.image_set is None:
         raise DataError(f"{path} ({findings.layout}): no pictures; missing: {'; '.join(findings.missing)}")
     if findings.missing and not allow_missing:

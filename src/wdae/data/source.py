@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wdae.data.decode import Pixels, decode
-from wdae.errors import DataError
+from wdae.data.decode import MAX_BYTES, Pixels, decode
+from wdae.errors import DataError, StorageError
+from wdae.storage.files import read_bytes
 
 
 class ImageSource(Protocol):
@@ -88,10 +89,9 @@ class FileSource:
 
     def _bytes(self, index: int) -> bytes:
         try:
-            with open(self.files[index], "rb") as file:  # noqa: PTH123 (twice as fast as Path.read_bytes)
-                return file.read()
-        except OSError as error:
-            raise DataError(f"{self.files[index]}: cannot be read: {error.strerror or error}") from error
+            return read_bytes(self.files[index], MAX_BYTES)
+        except StorageError as error:
+            raise DataError(str(error)) from error
 
 
 @dataclass(frozen=True, eq=False)
