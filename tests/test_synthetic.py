@@ -65,7 +65,7 @@ def test_a_seed_makes_the_bank() -> None:
 
 
 def test_sizes_are_as_asked() -> None:
-    bank = synthetic_bank(7, 3, 4, (6, 20), 10, 0, held_out_per_class=2, branching=())
+    bank = synthetic_bank(7, 3, 4, (6, 20), 10, 0, held_out_per_class=2)
     assert [len(bank.classes_of(part)) for part in Part] == [7, 7, 3, 4]
     assert bank.counts(Part.BASE_HELD_OUT) == [2] * 7
     assert len(set(bank.counts(Part.NOVEL))) > 1
@@ -80,7 +80,6 @@ def test_sizes_are_as_asked() -> None:
         ({"n_novel": -1}, "no negative"),
         ({"images_per_class": 5, "held_out_per_class": 5}, "leave no base-train"),
         ({"dim": 1}, "dim must be"),
-        ({"dim": 4, "nuisance_dims": 5}, "nuisance_dims"),
     ],
 )
 def test_impossible_sizes_are_refused(arguments: dict[str, int], message: str) -> None:
