@@ -20,8 +20,8 @@ from wdae.storage.files import write_text
 _CAPTIONS = {
     "training": "Training: every logged value, and its running mean where there are many.",
     "accuracy": "Accuracy against the number of shots; bars are 95 % intervals over episodes.",
-    "class-graph": "The class graph: stars are novel classes, lines lead to the classes they listen to; "
-    "hollow stars mark where they stood before.",
+    "class-graph": "The class graph: stars are novel classes, lines lead to their neighbours; hollow "
+    "stars mark where they were before.",
 }
 
 

@@ -1,7 +1,7 @@
 """Accuracies of an episode, from the scores of its queries.
 
 ==============  ==========================  =========================================
-metric          queries                     classes they are told apart from
+metric          queries                     classes they are scored among
 ==============  ==========================  =========================================
 novel           novel                       novel
 base            base                        base
@@ -55,11 +55,8 @@ def novel_accuracy(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def joint_hits(scores: Tensor, labels: Tensor, n_base: int) -> dict[str, Tensor]:
     """Right or wrong, query by query, for queries of base and novel classes mixed.
 
-    The best class of all is the better of the best base and the best novel class, so two searches serve
-    all questions.
-
     Shapes: scores ``[E, Q, n_base + n]``, labels ``[E, Q]`` over all classes → ``[E, Q]`` for each of
-    ``own`` (told apart from its own kind), ``all``, ``all_prior``, and the same with ``_top5``.
+    ``own`` (among base or among novel classes), ``all``, ``all_prior``, and the same with ``_top5``.
     """
     is_novel = labels >= n_base
     base, novel = scores[..., :n_base], scores[..., n_base:]
@@ -74,9 +71,8 @@ def joint_hits(scores: Tensor, labels: Tensor, n_base: int) -> dict[str, Tensor]
         "all_prior": torch.where(novel_prior > base_prior, novel_class, base_class) == labels,
     }
     if scores.shape[-1] - n_base > 5:
-        other_kind = (torch.arange(scores.shape[-1], device=scores.device) >= n_base) != is_novel.unsqueeze(
-            -1
-        )
+        place = torch.arange(scores.shape[-1], device=scores.device)
+        other_kind = (place >= n_base) != is_novel.unsqueeze(-1)
         values["own_top5"] = hits(scores.masked_fill(other_kind, -torch.inf), labels, 5)
         values["all_top5"] = hits(scores, labels, 5)
         values["all_prior_top5"] = hits(with_prior(scores, n_base), labels, 5)

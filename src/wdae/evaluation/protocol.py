@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +42,8 @@ def few_way(
 ) -> Result:
     """Episodes of a few novel classes; the base classes stay in the graph.
 
-    *Novel* is the accuracy of the novel queries among the episode's novel classes. With ``joint``, as many
-    base queries (held-out images) join them and *all* is told apart among base and novel classes alike.
+    *Novel* is the accuracy of the novel queries among the episode's novel classes. With ``joint`` there are
+    as many base queries (held-out images), and *all* is the accuracy of both among base and novel classes.
 
     Args:
         method: what to evaluate.
@@ -64,9 +65,7 @@ def few_way(
     >>> result.metrics["novel"].mean > 0.2, result.per_episode["novel"].shape
     (True, (100,))
     """
-    if n_episodes < 1:
-        raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
-    device = torch.device(device)
+    device = _ready(device, n_episodes)
     if joint is None:
         joint = method.joint and bank.has(Part.BASE_HELD_OUT)
     elif joint and not method.joint:
@@ -89,17 +88,8 @@ def few_way(
         values.append(value)
         if on_progress is not None:
             on_progress(len(value["novel"]))
-    merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
-    return Result.of(
-        merged,
-        method=method.name,
-        protocol="few-way",
-        n_way=n_way,
-        n_shot=n_shot,
-        seed=seed,
-        n_query=n_query,
-        bank=bank.info.get("name"),
-        info={"part": part.value, **method.describe()},
+    return _result(
+        values, method, bank, part, "few-way", n_way=n_way, n_shot=n_shot, seed=seed, n_query=n_query
     )
 
 
@@ -158,7 +148,7 @@ def all_way(
     Gives top-1 and top-5 of novel among novel, base among base, all among all, and all with a prior. Without
     held-out base images, or for a method that scores novel classes only, novel accuracy alone.
     ``base_queries`` names the base classes whose held-out images are queries (ImageNet-FS tests on half of
-    them); they are told apart from all base classes nonetheless.
+    them); they are scored among all base classes nonetheless.
 
     >>> from wdae import InitialEstimate, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -166,9 +156,7 @@ def all_way(
     >>> result.n_way, 0 < result.metrics["all"].mean < 1
     (6, True)
     """
-    if n_episodes < 1:
-        raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
-    device = torch.device(device)
+    device = _ready(device, n_episodes)
     joint = method.joint and bank.has(Part.BASE_HELD_OUT)
     pool = bank.select(part, device=device)
     apart = bank.has_queries(part)
@@ -206,17 +194,27 @@ def all_way(
         )
         if on_progress is not None:
             on_progress(1)
+    return _result(values, method, bank, part, "all-way", n_way=pool.n_classes, n_shot=n_shot, seed=seed)
+
+
+def _ready(device: torch.device | str, n_episodes: int) -> torch.device:
+    if n_episodes < 1:
+        raise EpisodeError(f"n_episodes must be at least 1, got {n_episodes}")
+    return torch.device(device)
+
+
+def _result(
+    values: Sequence[dict[str, Tensor]],
+    method: Method,
+    bank: FeatureBank,
+    part: Part,
+    protocol: str,
+    **numbers: Any,
+) -> Result:
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
-    return Result.of(
-        merged,
-        method=method.name,
-        protocol="all-way",
-        n_way=pool.n_classes,
-        n_shot=n_shot,
-        seed=seed,
-        bank=bank.info.get("name"),
-        info={"part": part.value, **method.describe()},
-    )
+    info, name = {"part": part.value, **method.describe()}, bank.info.get("name")
+    facts: dict[str, Any] = {"method": method.name, "protocol": protocol, "bank": name, "info": info}
+    return Result.of(merged, **facts, **numbers)
 
 
 def _rows_of(classes: ClassSet, names: Collection[str] | None) -> Tensor:

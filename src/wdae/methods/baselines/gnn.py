@@ -79,21 +79,21 @@ class GraphNetwork(LearnedMethod):
         def scorer(queries: Tensor) -> Tensor:
             query = self.embed(unit(queries))  # [E, Q, H]
             to_query = self.first(query.unsqueeze(2), nodes.unsqueeze(1))  # [E, Q, M]
-            # Shots hear all other shots and the query; the query hears all shots.
+            # Shots receive from all other shots and the query; the query receives from all shots.
             edges = torch.softmax(
                 torch.cat(
                     [among.unsqueeze(1).expand(-1, query.shape[1], -1, -1), to_query.unsqueeze(-1)], dim=-1
                 ),
                 dim=-1,
             )  # [E, Q, M, M + 1]
-            heard = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
-            shots = self._grow(nodes.unsqueeze(1).expand_as(heard), heard)  # [E, Q, M, H + A]
+            mixed = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
+            shots = self._append(nodes.unsqueeze(1).expand_as(mixed), mixed)  # [E, Q, M, H + A]
             to_shots = torch.softmax(to_query.masked_fill(~real.unsqueeze(1), -torch.inf), -1)
-            query = self._grow(query, to_shots @ nodes.to(to_shots.dtype))  # [E, Q, H + A]
+            query = self._append(query, to_shots @ nodes.to(to_shots.dtype))  # [E, Q, H + A]
             return examples.read(self.last(query.unsqueeze(2), shots))
 
         return scorer
 
-    def _grow(self, nodes: Tensor, heard: Tensor) -> Tensor:
-        added = F.leaky_relu(self.append(torch.cat([nodes, heard.to(nodes.dtype)], dim=-1)))
+    def _append(self, nodes: Tensor, mixed: Tensor) -> Tensor:
+        added = F.leaky_relu(self.append(torch.cat([nodes, mixed.to(nodes.dtype)], dim=-1)))
         return torch.cat([nodes, 0.1 * added], dim=-1)  # small at first: edges begin as plain distances

@@ -61,7 +61,7 @@ class Attention(nn.Module):
         T = support.shape[1]
         keys, values = self.key(support), self.value(support)
         later = torch.ones(T, T, dtype=torch.bool, device=support.device).triu(1)
-        # A padded position may look at itself, so that its softmax has something to sum over.
+        # A padded position attends to itself, so that its softmax is defined.
         own = torch.eye(T, dtype=torch.bool, device=support.device)
         hidden = (later | ~mask.unsqueeze(1)) & ~own
         scores = self._scores(self.query(support), keys).masked_fill(hidden, -torch.inf)
