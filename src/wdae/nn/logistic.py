@@ -7,6 +7,8 @@ from torch import Tensor
 
 from wdae.runtime.device import full_precision
 
+_TOLERANCE = 1e-5  # on the length of an episode's gradient, per unit of weight
+_NEWTON_STEPS, _INNER_STEPS = 15, 50  # at most
 Pair = tuple[Tensor, Tensor]
 """Coefficients of the examples ``[E, M, C]`` and biases ``[E, 1, C]``."""
 
@@ -17,10 +19,6 @@ def logistic_regression(
     targets: Tensor,
     weight: Tensor,
     strength: float = 1.0,
-    *,
-    tolerance: float = 1e-5,
-    max_newton: int = 15,
-    max_inner: int = 50,
 ) -> tuple[Tensor, Tensor]:
     """Minimise ``C Σ_i s_i CE(W x_i + b, y_i) + ½ ‖W‖²`` (b is not penalised), as scikit-learn does.
 
@@ -32,7 +30,6 @@ def logistic_regression(
         targets: one-hot ``[E, M, C]``.
         weight: s ``[E, M]``; 0 leaves an example out.
         strength: C; larger fits the examples more closely.
-        tolerance: on the length of an episode's gradient, per unit of weight.
 
     Returns:
         Weights ``[E, C, D]`` and biases ``[E, C]``.
@@ -42,13 +39,13 @@ def logistic_regression(
         G = X @ X.transpose(-1, -2)  # [E, M, M]
         A, b = torch.zeros_like(Y), Y.new_zeros(Y.shape[0], 1, Y.shape[2])
         loss = _loss(A, b, G @ A, Y, s)
-        enough = tolerance * (1 + s.sum((1, 2), keepdim=True))  # what rounding allows grows with the sums
-        for _ in range(max_newton):
+        enough = _TOLERANCE * (1 + s.sum((1, 2), keepdim=True))  # what rounding allows grows with the sums
+        for _ in range(_NEWTON_STEPS):
             GA = G @ A
             P = torch.softmax(GA + b, -1)
             R = s * (P - Y)
             slope = (A + R, R.sum(1, keepdim=True))
-            step, length = _newton_step(slope, P, s, G, enough, max_inner)
+            step, length = _newton_step(slope, P, s, G, enough)
             if bool((length <= enough).all()):
                 break
             size = Y.new_ones(Y.shape[0], 1, 1)
@@ -70,9 +67,7 @@ def _loss(A: Tensor, b: Tensor, GA: Tensor, Y: Tensor, s: Tensor) -> Tensor:
     return entropy + 0.5 * (A * GA).sum((1, 2))
 
 
-def _newton_step(
-    slope: Pair, P: Tensor, s: Tensor, G: Tensor, tolerance: Tensor, max_inner: int
-) -> tuple[Pair, Tensor]:
+def _newton_step(slope: Pair, P: Tensor, s: Tensor, G: Tensor, tolerance: Tensor) -> tuple[Pair, Tensor]:
     """Conjugate gradients for ``H d = slope``; also the slope's length. One product with G an iteration."""
     residual, Gr = slope, G @ slope[0]
     step = (torch.zeros_like(slope[0]), torch.zeros_like(slope[1]))
@@ -80,7 +75,7 @@ def _newton_step(
     square = _inner(residual, residual, Gr).clamp(min=0)
     length = square.sqrt()
     enough = torch.maximum(0.05 * length, 0.1 * tolerance).square()  # a step need not be exact
-    for _ in range(max_inner):
+    for _ in range(_INNER_STEPS):
         active = square > enough  # an episode that is done stands still: rounding alone would move it
         if not bool(active.any()):
             break

@@ -12,6 +12,8 @@ from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, DataError, RunError
+from wdae.extract.config import ExtractConfig
+from wdae.extract.run import run_extraction
 from wdae.parts import Part
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role
 from wdae.reproduce.config import ReproduceRecipe
@@ -19,6 +21,8 @@ from wdae.reproduce.plan import parse_changes
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import CARD, WEIGHTS
+from wdae.stage1.run import run_pretraining
+from wdae.stage1.train import LAST, MODEL
 from wdae.storage.files import sha256
 from wdae.storage.records import read_json, write_json
 
@@ -153,9 +157,6 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
 
 def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> tuple[Path, float]:
     """Train a role's model, go on with it, or take the one an earlier call has finished."""
-    from wdae.stage1.run import run_pretraining
-    from wdae.stage1.train import LAST, MODEL
-
     config = stage1_config(benchmark, recipe, role)
     folder = run.path / "stage1" / role
     clock = run.path / "stage1" / f"{role}.json"
@@ -179,9 +180,6 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
 
 
 def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
-    from wdae.extract.config import ExtractConfig
-    from wdae.extract.run import run_extraction
-
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")
     trained = read_json(model / CARD)["recipe"]["data"] if (model / CARD).is_file() else {}
