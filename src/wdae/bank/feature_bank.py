@@ -16,7 +16,8 @@ from torch import Tensor
 from wdae.bank import checks
 from wdae.bank.class_set import ClassSet
 from wdae.bank.encoding import Encoding, blocks, decode
-from wdae.errors import BankError
+from wdae.bank.format import open_bank, save_bank
+from wdae.errors import BankError, listed
 from wdae.parts import Part
 
 
@@ -107,14 +108,10 @@ class FeatureBank:
         Args:
             verify: compare the files' checksums first; without it only sizes and structure are checked.
         """
-        from wdae.bank.format import open_bank
-
-        return open_bank(path, verify=verify)
+        return open_bank(cls, path, verify=verify)
 
     def save(self, path: str | Path, dtype: Encoding = "float32") -> None:
         """Write the bank to the new folder ``path``, which appears only when it is whole."""
-        from wdae.bank.format import save_bank
-
         save_bank(self, path, dtype)
 
     def with_base_weights(self, weights: Any, scale: float | None = None) -> FeatureBank:
@@ -221,7 +218,7 @@ def class_means(bank: FeatureBank) -> Tensor:
         raise BankError("this bank has no base classes, so they have no means")
     empty = [c for c, n in zip(bank.base_classes, bank.counts(Part.BASE_TRAIN), strict=True) if not n]
     if empty:
-        names = ", ".join(repr(bank.class_names[c]) for c in empty[:5])
+        names = listed(repr(bank.class_names[c]) for c in empty)
         raise BankError(f"{len(empty)} base classes have no base-train images: {names}; give base weights")
     return bank.select(Part.BASE_TRAIN).unit_means()
 

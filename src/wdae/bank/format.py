@@ -91,10 +91,8 @@ def save_bank(bank: FeatureBank, path: str | Path, encoding: Encoding) -> None:
         manifests.write(BankManifest, folder, content, version=2 if bank.query_only is not None else 1)
 
 
-def open_bank(path: str | Path, *, verify: bool = True) -> FeatureBank:
+def open_bank(kind: type[FeatureBank], path: str | Path, *, verify: bool = True) -> FeatureBank:
     """Open the bank in folder ``path``; refuses missing, truncated, altered files and newer formats."""
-    from wdae.bank.feature_bank import FeatureBank
-
     folder = Path(path)
     manifest = read_manifest(folder)
     tensors = manifests.read_tensors(folder, manifest, TENSORS, verify=verify)
@@ -106,7 +104,7 @@ def open_bank(path: str | Path, *, verify: bool = True) -> FeatureBank:
             raise StorageError(
                 f"{folder / TENSORS} is altered: tensor {shown(name)} is not as the manifest says"
             )
-    bank = FeatureBank(
+    bank = kind(
         features=tensors["features"],
         scales=tensors.get("scales"),
         labels=tensors["labels"],
