@@ -86,7 +86,7 @@ class ResultTable:
             if any(gain is not None for gain in found):
                 cells = [("", "") if gain is None else gain.marked() for gain in found]
                 rows.append([result.label, str(result.n_shot), *cells])
-        heading = f"Gain over {baseline}, points (paired, ± 95 % interval)"
+        heading = f"Gain over {baseline}, points (paired, ± 95 %)"
         return TextTable(["method", "shots", *(title(m) for m in shown)], rows, heading)
 
     def rich(self, caption: str = "") -> Table:
