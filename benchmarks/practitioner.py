@@ -2,6 +2,7 @@
 
     python benchmarks/practitioner.py                    # writes benchmarks/results/practitioner.json
     python benchmarks/practitioner.py --bank my-bank     # accuracy on another bank
+    python benchmarks/practitioner.py --runs runs/gnn    # beside what wdae train has trained, same episodes
 
 Every figure is measured in this run, on this machine. "All" is the mean of the accuracies of base and novel
 queries among all classes, as in the paper's evaluation.
@@ -28,30 +29,38 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import embedded_bank
-from wdae.classifier import Ground, LearnConfig, Model, learn, load, save
+from wdae.classifier import BaseKnowledge, Model, learn, load, save
+from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.estimator import FewShotClassifier
+from wdae.evaluation.protocol import few_way
 from wdae.methods.calibration import Calibration
+from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
+from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
 from wdae.runs.environment import environment
 
 RESULTS = Path(__file__).parent / "results" / "practitioner.json"
 DIM, HIDDEN, WAYS, SHOTS = 640, 320, 5, 5
+EPISODE_SEED = 1234
+METRICS = ("novel", "base", "all", "harmonic")
 
 
 def sized_model(n_classes: int, seed: int = 0) -> Model:
     """A model of many classes with an untrained denoiser: the same work as a trained one."""
     generator = torch.Generator().manual_seed(seed)
     weights = unit(torch.randn(n_classes, DIM, generator=generator))
-    method = WDAE(Denoiser(DIM, HIDDEN, generator=generator).eval(), steps={1: 1.0, 5: 0.5})
+    balance = Calibration(15.0, {1: 0.7, 5: 1.1}, {1: 3.0, 5: -1.5})
+    denoiser = Denoiser(DIM, HIDDEN, generator=generator).eval()
+    space = FeatureSpace(0.5, 0.01 * torch.randn(DIM, generator=generator), weights, 15.0)
+    method = WDAE(denoiser, steps={1: 1.0, 5: 0.5}, balance=balance, refine_base=False, space=space)
     graph = build_graph(weights)
     counts = torch.full((n_classes,), 20)
-    calibration = Calibration(15.0, {1: 0.7, 5: 1.1}, {1: 3.0, 5: -1.5})
     names = tuple(f"class {i}" for i in range(n_classes))
-    return Model(Ground(names, weights, counts, calibration, method, graph, info={"denoiser": "gnn"}))
+    return Model(BaseKnowledge(names, weights, counts, method, graph=graph, info={"denoiser": "gnn"}))
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
@@ -81,7 +90,7 @@ def adding(n_classes: int, repeats: int) -> dict[str, Any]:
     """Time to add 5 classes × 5 shots until the next prediction can be made, features given."""
     model = sized_model(n_classes)
     generator = torch.Generator().manual_seed(1)
-    first = timed(lambda: (model.ground.state, None))
+    first = timed(lambda: (model.base.adapter, None))
     seconds = []
     for repeat in range(repeats + 3):
         rows = torch.randn(WAYS, SHOTS, DIM, generator=generator)
@@ -142,6 +151,7 @@ def accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], n_base:
         "novel_among_all": float(right[novel].mean()),
         "base_among_all": float(right[~novel].mean()),
         "all": float((right[novel].mean() + right[~novel].mean()) / 2),
+        "harmonic": float(statistics.harmonic_mean([right[novel].mean(), right[~novel].mean()])),
     }
 
 
@@ -165,13 +175,48 @@ def _scores(model: Any, queries: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(model.predict_proba(queries))
 
 
-def comparison(bank: FeatureBank, n_draws: int, slow_draws: int, config: LearnConfig) -> dict[str, Any]:
+def research(bank: FeatureBank, model: Model, methods: dict[str, Path], episodes: int) -> dict[str, Any]:
+    """The model and methods of ``wdae train`` on the same episodes: all and harmonic accuracy."""
+    pool, held = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT)
+    report: dict[str, Any] = {}
+    for n_shot in (1, 5):
+        options: dict[str, Any] = {"n_episodes": episodes, "seed": EPISODE_SEED, "joint": True}
+        table: dict[str, dict[str, Any]] = {}
+        for name, path in methods.items():
+            result = few_way(load_method(path / "model.safetensors", dim=bank.dim), bank, n_shot, **options)
+            table[name] = {key: result.per_episode[key] for key in METRICS}
+        spec = EpisodeSpec(WAYS, (n_shot,), 15, 15 * WAYS)
+        drawn = EpisodeSampler(pool, spec, EPISODE_SEED, base_query=held).draw(0, episodes)
+        rows = []
+        for i in range(episodes):
+            one = Model(model.base)
+            one.add({f"new class {c}": pool.features[drawn.support[i, c]] for c in range(WAYS)})
+            queries = [pool.features[drawn.query[i].flatten()], held.features[drawn.base_query[i]]]
+            own = bank.n_base + torch.arange(WAYS).repeat_interleave(15)
+            labels = torch.cat([own, drawn.base_query_label[i]])
+            rows.append(accuracy(one.scores(torch.cat(queries)).numpy(), labels.numpy(), bank.n_base))
+        table["practitioner"] = {key: np.array([row[key] for row in rows]) for key in METRICS}
+        report[str(n_shot)] = {
+            name: {key: _interval(values) for key, values in row.items()} for name, row in table.items()
+        }
+        ours = table["practitioner"]
+        report[str(n_shot)] |= {
+            f"practitioner minus {name}": {k: _interval(ours[k] - row[k]) for k in METRICS}
+            for name, row in table.items()
+            if name != "practitioner"
+        }
+    return report
+
+
+def _interval(values: Any) -> dict[str, float]:
+    values = np.asarray(values, dtype=np.float64)
+    return {"mean": float(values.mean()), "ci95": float(1.96 * values.std(ddof=1) / len(values) ** 0.5)}
+
+
+def comparison(bank: FeatureBank, model: Model, n_draws: int, slow_draws: int) -> dict[str, Any]:
     """Accuracy and time to update, of ours and of the rivals, on the same draws."""
-    began = time.perf_counter()
-    model = learn(bank, config)
     report: dict[str, Any] = {
-        "learn_s": time.perf_counter() - began,
-        "figures": dict(model.ground.calibration.figures),
+        "figures": dict(model.base.calibration.figures),
         "shots": {},
     }
     train, held, pool = (bank.select(p) for p in (Part.BASE_TRAIN, Part.BASE_HELD_OUT, Part.NOVEL))
@@ -239,7 +284,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--slow-draws", type=int, default=40, help="draws that slow rivals take part in")
     parser.add_argument("--repeats", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of the denoiser")
+    parser.add_argument("--steps", type=int, help="training steps of the denoiser, where not the recipe's")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="runs of wdae train to stand beside")
+    parser.add_argument("--episodes", type=int, default=600, help="on which runs and the model are measured")
     parser.add_argument("--threads", type=int, help="of torch; as many as there are cores by default")
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -257,9 +304,14 @@ def main() -> None:
         report["predict_1000"] = predicting(1000, 100_000, 5)
     if options.only != "speed":
         bank = FeatureBank.open(options.bank) if options.bank else embedded_bank()
-        config = LearnConfig(steps=options.steps)
+        began = time.perf_counter()
+        model = learn(bank, recipe=None if options.steps is None else {"training.steps": options.steps})
+        report["learn_s"] = time.perf_counter() - began
         report["bank"] = bank.info | {"n_base": bank.n_base, "dim": bank.dim}
-        report["comparison"] = comparison(bank, options.draws, options.slow_draws, config)
+        report["method"] = model.base.method.describe()
+        methods = {path.name: path for path in options.runs}
+        report["research"] = research(bank, model, methods, options.episodes)
+        report["comparison"] = comparison(bank, model, options.draws, options.slow_draws)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps({k: v for k, v in report.items() if k != "environment"}, indent=2))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from wdae import FeatureBank, Part
 from wdae.bank import ClassSet
-from wdae.classifier import Ground, LearnConfig, Model, learn
+from wdae.classifier import BaseKnowledge, LearnConfig, Model, learn
 from wdae.nn.cosine import unit
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -64,34 +64,34 @@ def drawn(images: ClassSet, n: int, generator: torch.Generator, classes: int = 1
     return torch.stack([some[torch.randperm(len(some), generator=generator)[:n]] for some in rows])
 
 
-def all_accuracy(ground: Ground, pool: ClassSet, base: ClassSet, generator: torch.Generator) -> Tensor:
+def all_accuracy(known: BaseKnowledge, pool: ClassSet, base: ClassSet, generator: torch.Generator) -> Tensor:
     """Accuracy among all classes for each of SHARES: the mean of base and added queries'."""
     totals = torch.zeros(len(SHARES), dtype=torch.float64)
     for n_shot in SHOTS:
         for _ in range(DRAWS):
             images = drawn(pool, n_shot + QUERIES, generator, WAYS)
-            model = Model(ground)
+            model = Model(known)
             model.add({f"new {i}": rows[:n_shot] for i, rows in enumerate(images)})
             rows = torch.randperm(len(base.features), generator=generator)[: WAYS * QUERIES]
             queries = torch.cat([images[:, n_shot:].flatten(0, 1), base.features[rows]])
-            own = len(ground.names) + torch.arange(WAYS).repeat_interleave(QUERIES)
+            own = len(known.names) + torch.arange(WAYS).repeat_interleave(QUERIES)
             labels = torch.cat([own, base.labels[rows]])
             scores = model.scores(queries)
             for place, share in enumerate(SHARES):
-                prior = replace(ground.calibration, novel_share=share).prior(len(ground.names), WAYS)
+                prior = replace(known.calibration, novel_share=share).prior(len(known.names), WAYS)
                 shifted = scores.clone()
-                shifted[:, len(ground.names) :] += prior - model.head.prior
+                shifted[:, len(known.names) :] += prior - model.head.prior
                 totals[place] += (shifted.argmax(1) == labels).double().mean()
     return totals / (len(SHOTS) * DRAWS)
 
 
-def nearness(ground: Ground, pool: ClassSet, generator: torch.Generator) -> Tensor:
+def nearness(base: BaseKnowledge, pool: ClassSet, generator: torch.Generator) -> Tensor:
     """How near classes of a few examples are to the nearest base class: cosines ``[many]``."""
     found = []
     for n_shot in SHOTS:
         for _ in range(5 * DRAWS):
-            centre = unit(drawn(pool, n_shot, generator)[0].sum(0))
-            found.append((ground.weights @ centre).max())
+            centre = base.estimate(drawn(pool, n_shot, generator)[0])
+            found.append((base.weights @ centre).max())
     return torch.stack(found)
 
 
@@ -119,12 +119,12 @@ def main() -> None:
     generator = torch.Generator().manual_seed(args.seed)
     accuracy, new, again, usual, sound, strange = [], [], [], [], [], []
     for bank, added in halves(FeatureBank.open(args.bank)):
-        ground = learn(bank, LearnConfig(seed=args.seed)).ground
+        base = learn(bank, LearnConfig(seed=args.seed)).base
         held_out = bank.select(Part.BASE_HELD_OUT)
-        accuracy.append(all_accuracy(ground, added, held_out, generator))
-        new.append(nearness(ground, added, generator))
-        again.append(nearness(ground, held_out, generator))
-        usual.append(torch.tensor(ground.calibration.familiarity) / ground.calibration.gain)
+        accuracy.append(all_accuracy(base, added, held_out, generator))
+        new.append(nearness(base, added, generator))
+        again.append(nearness(base, held_out, generator))
+        usual.append(torch.tensor(base.calibration.familiarity) / base.calibration.gain)
         sound.append(loneliness(added, generator, strangers=False))
         strange.append(loneliness(added, generator, strangers=True))
     mean = torch.stack(accuracy).mean(0)

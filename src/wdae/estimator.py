@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from wdae.bank import FeatureBank
-from wdae.classifier.config import LearnConfig
 from wdae.classifier.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
-from wdae.classifier.learning import held_out_parts, learn
+from wdae.classifier.learn_job import LearnConfig
+from wdae.classifier.learning import held_out_parts, learn_from_bank
 from wdae.classifier.model import Model
 from wdae.errors import ModelError
 
@@ -26,20 +26,21 @@ _LABELS = "labels"  # where a model keeps the kind of its labels
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of feature vectors that learns new classes from a few examples, in milliseconds.
 
-    ``fit`` learns the base classes: cosine weights, a denoiser of weights (wDAE-GNN) where there are classes
-    enough to train one, and a calibration. ``add_classes`` then makes weights for new classes by the
-    denoiser; base classes stay as they are. Vectors are compared by their direction: centre or scale
-    tabular data first, with a Pipeline.
+    ``fit`` learns the base classes: cosine weights, and a method that makes weights for new ones (wDAE-GNN+),
+    trained as ``wdae train`` does where there are classes enough. ``add_classes`` then makes weights for new
+    classes; base classes stay as they are. Vectors are compared by their direction: centre or scale tabular
+    data first, with a Pipeline.
 
     Args:
-        denoiser: "gnn", "mlp", or "none" for initial estimates alone.
-        hidden: size of the denoiser's hidden states.
-        steps: its training steps.
-        shots: numbers of shots it is trained and calibrated for; any number can be added.
+        method: a trained method to teach with: the method, the folder of ``wdae train``, or
+            "initial-estimate", which needs no training; by default one is trained.
+        recipe: how to train it: a :class:`wdae.MetaRecipe`, its file, or keys in which it differs from
+            wDAE-GNN+, such as ``{"training.steps": 100}``.
         held_out: share of each base class kept to calibrate on.
-        refine_base: let base weights move too when classes are added, as in the paper.
+        refine_base: let base weights move too when classes are added, as in the paper; None: as the method
+            has it.
         novel_share: share of the vectors to classify that is expected to be of added classes; less favours
-            base classes.
+            base classes. None: as the method has it, a half.
         max_classes: base classes that take part in training the denoiser; more are drawn from.
         false_alarm_rate: share of base vectors that :meth:`is_unknown` may call unknown.
         random_state: every random choice follows from it.
@@ -64,21 +65,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        denoiser: str = "gnn",
-        hidden: int = 320,
-        steps: int = 300,
-        shots: tuple[int, ...] = (1, 2, 5),
+        method: Any = None,
+        recipe: Any = None,
         held_out: float = 0.2,
-        refine_base: bool = False,
-        novel_share: float = 0.5,
+        refine_base: bool | None = None,
+        novel_share: float | None = None,
         max_classes: int = 1000,
         false_alarm_rate: float = 0.05,
         random_state: Any = 0,
     ) -> None:
-        self.denoiser = denoiser
-        self.hidden = hidden
-        self.steps = steps
-        self.shots = shots
+        self.method = method
+        self.recipe = recipe
         self.held_out = held_out
         self.refine_base = refine_base
         self.novel_share = novel_share
@@ -115,14 +112,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             base_weights=base_weights,
             cosine_scale=base_scale,
         )
-        return self._take(learn(bank, config, info=self._info(kind_of(classes))))
+        return self._learn(bank, config, self._info(kind_of(classes)))
 
     @classmethod
     def from_bank(cls, bank: FeatureBank, **options: Any) -> Self:
         """Learn from the base parts of a feature bank, its weights and, to calibrate, validation classes."""
         self = cls(**options)
         self.n_features_in_ = bank.dim
-        return self._take(learn(bank, self._config(), info=self._info("text") | {"bank": bank.info}))
+        return self._learn(bank, self._config(), self._info("text") | {"bank": bank.info})
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
@@ -130,12 +127,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         from wdae.classifier.store import load
 
         model = load(path)
-        kept = model.ground.info.get("estimator", {})
+        kept = model.base.info.get("estimator", {})
         known = {key: value for key, value in kept.items() if key in cls._get_param_names()}
-        if "shots" in known:
-            known["shots"] = tuple(known["shots"])
         self = cls(**(known | options))
-        self.n_features_in_ = model.ground.dim
+        self.n_features_in_ = model.base.dim
         return self._take(model)
 
     def save(self, path: str | Path) -> None:
@@ -156,10 +151,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             None,
             {
                 "seed": seed,
-                "kind": self.denoiser,
-                "hidden": self.hidden,
-                "steps": self.steps,
-                "shots": list(self.shots),
                 "held_out": self.held_out,
                 "refine_base": self.refine_base,
                 "novel_share": self.novel_share,
@@ -169,16 +160,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _info(self, kind: str) -> dict[str, Any]:
         """What a model keeps for the estimator that comes to load it."""
-        options = self.get_params() | {"shots": list(self.shots)}
+        options = {key: value for key, value in self.get_params().items() if key not in ("method", "recipe")}
         if not isinstance(self.random_state, int):
             options.pop("random_state")
         return {_LABELS: kind, "estimator": options}
 
+    def _learn(self, bank: FeatureBank, config: LearnConfig, info: dict[str, Any]) -> Self:
+        return self._take(learn_from_bank(bank, config, method=self.method, recipe=self.recipe, info=info))
+
     def _take(self, model: Model) -> Self:
         self.model_ = model
-        self.n_base_ = len(model.ground.names)
-        self.denoiser_ = model.ground.info["denoiser"]
-        self.figures_ = dict(model.ground.calibration.figures)
+        self.n_base_ = len(model.base.names)
+        self.denoiser_ = model.base.info["denoiser"]
+        self.figures_ = dict(model.base.calibration.figures)
         return self._renamed()
 
     def _renamed(self) -> Self:
@@ -187,7 +181,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _kind(self) -> str:
-        return str(self.model_.ground.info.get(_LABELS, "text"))
+        return str(self.model_.base.info.get(_LABELS, "text"))
 
     def add_classes(self, X: Any, y: Any) -> Self:
         """Learn new classes: any number of them, each from 1 or more examples; known labels are refused."""
@@ -262,7 +256,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         familiarity = self.model_.head.familiarity(self._scores(X))
         rate = self.false_alarm_rate if false_alarm_rate is None else false_alarm_rate
-        threshold = self.model_.ground.calibration.threshold(rate)
+        threshold = self.model_.base.calibration.threshold(rate)
         return like((familiarity < threshold).numpy(), X)
 
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from wdae.errors import RecipeError
-from wdae.methods.calibration import (
-    Calibration,
-    Played,
+from wdae.calibration.balance import fit_balance, fit_offset
+from wdae.calibration.probabilities import (
     area_under_roc,
+    binned_error,
     calibration_error,
-    fit_balance,
     fit_gain,
-    interpolate,
     quantiles,
 )
+from wdae.calibration.pseudo_novel import QueryScores
+from wdae.errors import RecipeError
+from wdae.methods.calibration import Calibration, interpolate
 
 
 def test_error_by_a_loop() -> None:
@@ -50,44 +50,35 @@ def test_the_gain_that_made_the_labels_is_found() -> None:
     assert fit_gain(cosines, labels, start=20.0) == pytest.approx(4.0, rel=0.05)
 
 
-def test_the_balance_that_made_the_labels_is_found() -> None:
+def test_the_offset_that_made_the_labels_is_found() -> None:
     generator = torch.Generator().manual_seed(2)
     base, novel = torch.randn(40_000, 10, generator=generator), torch.randn(40_000, 4, generator=generator)
-    chances = torch.cat([base, 0.7 * novel + 1.3], 1).softmax(1)
+    chances = torch.cat([base, 0.8 * novel + 1.3], 1).softmax(1)
     labels = torch.multinomial(chances, 1, generator=generator)[:, 0]
-    slope, offset = fit_balance(Played.of(base, novel, labels))
-    # Queries of both kinds count half, whatever their number, and the offset is kept for equally likely
+    offset = fit_offset(QueryScores.of(base, novel, labels), 0.8)
+    # Queries of both kinds count half, whatever their number, and the offset is that of equally likely
     # classes: that shifts it by log odds.
     share = float((labels >= 10).double().mean())
-    assert slope == pytest.approx(0.7, abs=0.05)
     assert offset == pytest.approx(1.3 + math.log((1 - share) / share) - math.log(10 / 4), abs=0.08)
 
 
-def test_played_sums_up_what_the_whole_scores_say() -> None:
+def test_statistics_say_what_the_whole_scores_say() -> None:
     generator = torch.Generator().manual_seed(3)
     base, novel = torch.randn(60, 7, generator=generator), torch.randn(60, 3, generator=generator)
     labels = torch.randint(10, (60,), generator=generator)
-    prior = math.log(7 / 3)
-    whole = torch.cat([base, 0.8 * novel + 0.4 + prior], 1)
-    share = float((labels >= 7).double().mean())
-    weight = torch.where(labels >= 7, 0.5 / share, 0.5 / (1 - share))
-    loss = (weight * torch.nn.functional.cross_entropy(whole, labels, reduction="none")).mean()
-    for played in (Played.of(base, novel, labels), Played.of(base, novel, labels, width=5)):
-        assert float(played.loss(0.8, 0.4)) == pytest.approx(float(loss), rel=1e-5)
-        assert played.error(0.8, 0.4) == pytest.approx(calibration_error(whole.softmax(1), labels), abs=1e-6)
+    whole = torch.cat([base, 0.8 * novel + 0.4 + math.log(7 / 3)], 1)
+    scores = QueryScores.of(base, novel, labels)
+    wider = QueryScores.of(base[:9], torch.randn(9, 5, generator=generator), labels[:9])
+    for some in (scores, QueryScores.joined([scores, wider])):
+        confidence, right = some.confidence(0.8, 0.4)[:60], some.right(0.8, 0.4)[:60]
+        assert torch.equal(right, whole.argmax(1) == labels)
+        found = binned_error(confidence, right)
+        assert found == pytest.approx(calibration_error(whole.softmax(1), labels), abs=1e-6)
 
 
-def test_one_kind_of_query_leaves_the_balance_alone() -> None:
-    played = Played.of(torch.randn(5, 3), torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1]))
-    assert fit_balance(played) == (1.0, 0.0)
-
-
-def test_queries_that_are_all_told_apart_leave_the_balance_finite() -> None:
-    base, novel = torch.full((40, 3), 2.0), torch.full((40, 2), 2.0)
-    base[:20, 1], novel[20:, 0] = 20.0, 20.0
-    labels = torch.tensor([1] * 20 + [3] * 20)
-    slope, offset = fit_balance(Played.of(base, novel, labels))
-    assert 0.3 < slope < 3 and abs(offset) < 5
+def test_one_kind_of_query_leaves_the_offset_alone() -> None:
+    scores = QueryScores.of(torch.randn(5, 3), torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1]))
+    assert fit_balance(scores)[1] == 0.0
 
 
 def test_quantiles_and_thresholds() -> None:
@@ -110,9 +101,9 @@ def test_the_prior_of_added_classes() -> None:
     assert Calibration(1.0).prior(64, 20) == 0.0
 
 
-def test_gains_and_offsets_between_numbers_of_shots() -> None:
+def test_slopes_and_offsets_between_numbers_of_shots() -> None:
     calibration = Calibration(2.0, {1: 0.5, 4: 1.5}, {1: 1.0, 4: -1.0})
-    gains, offsets = calibration.rows(torch.tensor([1, 2, 4, 50]))
-    assert gains.tolist() == [1.0, 2.0, 3.0, 3.0]
+    slopes, offsets = calibration.of_shots(torch.tensor([1, 2, 4, 50]))
+    assert slopes.tolist() == [0.5, 1.0, 1.5, 1.5]
     assert offsets.tolist() == [1.0, 0.0, -1.0, -1.0]
     assert Calibration.from_json(calibration.as_json()) == calibration

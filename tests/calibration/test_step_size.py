@@ -44,7 +44,7 @@ def test_the_best_of_each_curve_is_chosen(small_bank: FeatureBank) -> None:
         curve = step_curve(method, small_bank, n_shot, n_episodes=100, seed=5)
         assert curve[step] == max(curve.values())
     assert list(chosen) == [1, 5]
-    assert STEPS == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    assert STEPS == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def test_fewer_validation_classes_than_ways() -> None:

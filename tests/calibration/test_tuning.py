@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.calibration.tuning import SLOPES, STEPS, Outcome, casts, choose, place_to_tune, tune
+from wdae.calibration.balance import SLOPES, fit_offset, tune
+from wdae.calibration.pseudo_novel import QueryScores, set_aside, splits, where_to_play
+from wdae.calibration.step_size import TUNED_STEPS, Trial, choose
 from wdae.errors import EpisodeError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import WDAE
-from wdae.methods.calibration import Calibration, Played, fit_offset
-from wdae.methods.shots import step_for
+from wdae.methods.calibration import Calibration, step_for
 from wdae.nn import Denoiser
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
@@ -29,26 +30,35 @@ def wdae(bank: FeatureBank, **options: Any) -> WDAE:
     return WDAE(denoiser, n_neighbours=5, **options)
 
 
-def played(n: int = 400, seed: int = 0) -> Played:
+def some_scores(n: int = 400, seed: int = 0) -> QueryScores:
     generator = torch.Generator().manual_seed(seed)
     base, novel = torch.randn(n, 6, generator=generator), torch.randn(n, 3, generator=generator)
     labels = torch.randint(0, 9, (n,), generator=generator)
     scores = torch.cat([base, novel], dim=1)
     scores[torch.arange(n), labels] += 2
-    return Played.of(scores[:, :6], scores[:, 6:], labels)
+    return QueryScores.of(scores[:, :6], scores[:, 6:], labels)
+
+
+def loss(scores: QueryScores, slope: float, offset: float) -> float:
+    """Mean of minus the log probability of the true class; queries of both kinds count half each."""
+    novel = slope * scores.novel + offset + scores.prior.unsqueeze(1)
+    mass = torch.logaddexp(scores.mass, novel.logsumexp(1))
+    wanted = novel.gather(1, scores.place.clamp(min=0).unsqueeze(1))[:, 0]
+    lost = mass - torch.where(scores.is_novel, wanted, scores.own)
+    return 0.5 * float(lost[scores.is_novel].mean() + lost[~scores.is_novel].mean())
 
 
 @pytest.mark.parametrize("slope", [0.8, 1.0, 1.5])
 def test_the_offset_is_the_likeliest(slope: float) -> None:
-    some = played()
+    some = some_scores()
     offset = fit_offset(some, slope)
     grid = torch.linspace(-6, 6, 2401).tolist()
-    best = min(grid, key=lambda o: float(some.loss(slope, o)))
+    best = min(grid, key=lambda o: loss(some, slope, o))
     assert offset == pytest.approx(best, abs=0.006)
 
 
 def test_the_offset_makes_both_kinds_equally_probable() -> None:
-    some = played()
+    some = some_scores()
     scores = some.novel + fit_offset(some) + some.prior.unsqueeze(1)
     chance = (scores.logsumexp(1) - torch.logaddexp(scores.logsumexp(1), some.mass)).exp()
     is_novel = some.place >= 0
@@ -56,8 +66,10 @@ def test_the_offset_makes_both_kinds_equally_probable() -> None:
 
 
 def test_offsets_far_away_are_found() -> None:
-    some = played()
-    moved = Played(some.mass, some.own, some.best, some.best_right, some.novel - 20, some.place, some.prior)
+    some = some_scores()
+    moved = QueryScores(
+        some.mass, some.own, some.best, some.best_right, some.novel - 20, some.place, some.prior
+    )
     assert fit_offset(moved) == pytest.approx(fit_offset(some) + 20, abs=1e-4)
 
 
@@ -68,29 +80,29 @@ def test_outcomes_are_those_of_an_evaluation(small_bank: FeatureBank, n_shot: in
     method = wdae(small_bank, refine_base=refine_base)
     tuned = tune(method, small_bank, [n_shot], seed=4, **OPTIONS)
     for step in (0.0, 0.4, 1.0):
-        outcome = tuned.outcomes[n_shot][step]
-        offset = fit_offset(outcome.played)
+        outcome = tuned.trials[n_shot][step]
+        offset = fit_offset(outcome.scores)
         balance = Calibration(tuned.balance.gain, {n_shot: 1.0}, {n_shot: offset})
         same = wdae(small_bank, refine_base=refine_base, steps={n_shot: step}, balance=balance)
         seed = derive_seed(4, n_shot, 0)
         result = few_way(same, small_bank, n_shot, part=Part.VALIDATION, seed=seed, **OPTIONS)
         assert outcome.novel == pytest.approx(result.metrics["novel"].mean, abs=3e-4)
         assert outcome.all == pytest.approx(result.metrics["all"].mean, abs=3e-4)
-        assert outcome.base == pytest.approx(result.metrics["base"].mean, abs=3e-4)
+        assert outcome.scores.base_accuracy() == pytest.approx(result.metrics["base"].mean, abs=3e-4)
 
 
 def test_the_balance_is_the_best_of_all_slopes(small_bank: FeatureBank) -> None:
     tuned = tune(wdae(small_bank), small_bank, [1, 5], seed=4, **OPTIONS)
     for k in (1, 5):
-        near = min(tuned.outcomes[k], key=lambda s: abs(s - tuned.steps[k]))
-        some = tuned.outcomes[k][near].played
+        near = min(tuned.trials[k], key=lambda s: abs(s - tuned.steps[k]))
+        some = tuned.trials[k][near].scores
         best = max(some.accuracy(slope, fit_offset(some, slope)) for slope in SLOPES)
         assert some.accuracy(tuned.balance.slopes[k], tuned.balance.offsets[k]) == best
 
 
-def outcomes(curves: dict[int, dict[float, float]]) -> dict[int, dict[float, Outcome]]:
-    some = played(4)
-    return {k: {s: Outcome(v, v, some) for s, v in curve.items()} for k, curve in curves.items()}
+def trials(curves: dict[int, dict[float, float]]) -> dict[int, dict[float, Trial]]:
+    some = some_scores(4)
+    return {k: {s: Trial(v, v, some) for s, v in curve.items()} for k, curve in curves.items()}
 
 
 def test_rules_for_the_step() -> None:
@@ -98,26 +110,26 @@ def test_rules_for_the_step() -> None:
     steps = [round(0.1 * k, 1) for k in range(11)]
     wanted = {k: 0.8 / (1 + (k - 1) / 4) for k in (1, 2, 5, 10)}
     curves = {k: {s: 1 - (s - wanted[k]) ** 2 for s in steps} for k in wanted}
-    assert choose(outcomes(curves)) == pytest.approx(wanted, abs=1e-3)
+    assert choose(trials(curves)) == pytest.approx(wanted, abs=1e-3)
     curves[5][1.0] = 1.5
-    assert choose(outcomes(curves), "free")[5] == 1.0
+    assert choose(trials(curves), "free")[5] == 1.0
 
 
 @pytest.mark.parametrize("rule", ["shrinking", "free"])
 def test_a_step_that_costs_base_classes_too_much_is_not_taken(rule: Any) -> None:
     """The larger ε the better for novel classes, and the worse, from 0.3 on, for base classes."""
     kind, right = torch.full((1000,), -1), torch.arange(1000)
-    some = Played.of(torch.randn(1000, 6), torch.randn(1000, 3), torch.zeros(1000, dtype=torch.int64))
+    some = QueryScores.of(torch.randn(1000, 6), torch.randn(1000, 3), torch.zeros(1000, dtype=torch.int64))
 
-    def outcome(step: float) -> Outcome:
+    def outcome(step: float) -> Trial:
         cost = 100 * max(0.0, step - 0.2)  # of 1000 queries
-        return Outcome(step, step, replace(some, place=kind, best_right=right >= cost))
+        return Trial(step, step, replace(some, place=kind, best_right=right >= cost))
 
-    found = {k: {step: outcome(step) for step in STEPS} for k in (1, 5)}
+    found = {k: {step: outcome(step) for step in TUNED_STEPS} for k in (1, 5)}
     assert choose(found, rule)[1] == 1.0
     assert choose(found, rule, base_drop_limit=0.045)[1] == 0.6
     assert choose(found, rule, base_drop_limit=0.0)[1] == 0.2
-    harmful = {1: {step: outcome(step + 0.3 if step else 0.0) for step in STEPS}}
+    harmful = {1: {step: outcome(step + 0.3 if step else 0.0) for step in TUNED_STEPS}}
     assert choose(harmful, rule, base_drop_limit=0.0) == {1: 0.0}
 
 
@@ -138,7 +150,7 @@ def test_given_steps_are_kept(small_bank: FeatureBank) -> None:
 
 
 def test_base_classes_that_play_novel(small_bank: FeatureBank) -> None:
-    parts = casts(small_bank, "base")
+    parts = splits(small_bank, "base")
     assert len(parts) == 4
     assert sorted(name for part in parts for name in part.pool.names) == sorted(
         small_bank.class_names[c] for c in small_bank.base_classes
@@ -151,9 +163,9 @@ def test_base_classes_that_play_novel(small_bank: FeatureBank) -> None:
 
 
 def test_where_to_tune(small_bank: FeatureBank) -> None:
-    assert place_to_tune(small_bank) == "validation"
-    assert place_to_tune(synthetic_bank(8, 0, 3, 20, 8, seed=0, held_out_per_class=4)) == "base"
-    assert place_to_tune(synthetic_bank(8, 3, 3, 20, 8, seed=0, held_out_per_class=0)) is None
+    assert where_to_play(small_bank) == "validation"
+    assert where_to_play(synthetic_bank(8, 0, 3, 20, 8, seed=0, held_out_per_class=4)) == "base"
+    assert where_to_play(synthetic_bank(8, 3, 3, 20, 8, seed=0, held_out_per_class=0)) is None
 
 
 def test_more_shots_than_images(small_bank: FeatureBank) -> None:
@@ -184,3 +196,27 @@ def test_a_recipe_limits_what_base_classes_lose(small_bank: FeatureBank) -> None
         return method.steps[1]
 
     assert step(0.0) < step(None) == step(1.0)
+
+
+def test_base_classes_set_aside_as_validation_classes() -> None:
+    bank = synthetic_bank(20, 0, 3, 20, 8, seed=0, held_out_per_class=6)
+    smaller = set_aside(bank, images=6, most=12, seed=0)
+    aside = {smaller.class_names[c] for c in smaller.classes_of(Part.VALIDATION)}
+    stays = [smaller.class_names[c] for c in smaller.base_classes]
+    assert len(aside) == 4 and len(stays) == 12 and not aside & set(stays)
+    assert set(smaller.counts(Part.VALIDATION)) == {6}  # held-out images are enough
+    assert set(set_aside(bank, images=7, most=12, seed=0).counts(Part.VALIDATION)) == {20}
+    assert smaller.base_weights is not None and bank.base_weights is not None
+    for name, weight in zip(stays, smaller.base_weights, strict=True):
+        assert torch.equal(weight, bank.base_weights[bank.base_classes.index(bank.index_of(name))])
+    assert not smaller.has(Part.NOVEL)
+
+
+def test_a_bank_with_validation_classes_is_trained_on_as_it_is(small_bank: FeatureBank) -> None:
+    assert set_aside(small_bank, images=6, most=1000, seed=0) is small_bank
+
+
+def test_a_few_base_classes_play_novel_one_at_a_time() -> None:
+    bank = synthetic_bank(3, 0, 0, 10, 8, seed=0, held_out_per_class=2)
+    assert [split.pool.counts.tolist() for split in splits(bank, "base")] == [[2]] * 3
+    assert [split.pool.counts.tolist() for split in splits(bank, "base", images=3)] == [[10]] * 3

@@ -6,15 +6,22 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.classifier import Ground, LearnConfig, learn
+from wdae.classifier import BaseKnowledge, learn
 from wdae.parts import Part
 
-QUICK = LearnConfig(hidden=16, steps=10, calibration_episodes=10)
+QUICK = {
+    "denoiser.hidden": 16,
+    "training.steps": 10,
+    "training.validation_episodes": 20,
+    "evaluation.step_episodes": 40,
+    "space.choice_episodes": 20,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="session")
-def ground(small_bank: FeatureBank) -> Ground:
-    return learn(small_bank, QUICK, info={"labels": "text"}).ground
+def base(small_bank: FeatureBank) -> BaseKnowledge:
+    return learn(small_bank, recipe=QUICK, info={"labels": "text"}).base
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from PIL import Image
 
 import wdae.classifier.embedded
 from wdae.bank import FeatureBank
-from wdae.classifier import LearnConfig, load
+from wdae.classifier import load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.cli.main import main
 from wdae.errors import ModelError
@@ -31,6 +31,13 @@ SMALL = {
     "validation.every": 2,
     "validation.episodes": 20,
     "precision": "float32",
+}
+QUICK = {
+    "denoiser.hidden": 16,
+    "training.steps": 5,
+    "training.validation_episodes": 20,
+    "evaluation.step_episodes": 20,
+    "space.choice_episodes": 20,
 }
 
 
@@ -72,8 +79,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {"data": root / "data", "model": root / "run" / "model", "cache_dir": root / "c"}
     extract = recipe(ExtractConfig, None, {**options, "precision": "float32"})
     run_extraction(extract, root / "bank", device="cpu")
-    quick = LearnConfig(hidden=16, steps=5, calibration_episodes=10)
-    embed(root / "run" / "model", FeatureBank.open(root / "bank"), root / "resnet12", quick, episodes=20)
+    embed(FeatureBank.open(root / "bank"), root / "resnet12", root / "run" / "model", QUICK, episodes=20)
     return root / "resnet12"
 
 
@@ -90,10 +96,10 @@ def test_the_card_names_no_path_of_the_machine(small: Path) -> None:
 
 
 def test_the_backbone_says_what_it_is(small: Path) -> None:
-    eye = embedded_backbone()
-    assert eye.image_size == SIDE and eye.dim == 64 and len(eye.class_names) == 13
-    assert len(eye.mean) == len(eye.std) == 3
-    assert not eye.network.training
+    backbone = embedded_backbone()
+    assert backbone.image_size == SIDE and backbone.dim == 64 and len(backbone.class_names) == 13
+    assert len(backbone.mean) == len(backbone.std) == 3
+    assert not backbone.network.training
 
 
 def test_features_of_files_are_those_of_the_bank(small: Path) -> None:
@@ -144,25 +150,25 @@ def test_half_precision_of_the_denoiser_does_not_show(small: Path, tmp_path: Pat
     from wdae.classifier import learn
 
     bank = FeatureBank.open(small.parent / "bank")
-    whole = learn(bank, LearnConfig(hidden=16, steps=5, calibration_episodes=10))
+    whole = learn(bank, recipe=QUICK)
     half = embedded_model()
     rows = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
     for model in (whole, half):
         model.add({"okapi": rows})
     torch.testing.assert_close(half.head.matrix, whole.head.matrix, rtol=1e-2, atol=1e-2)
-    assert half.ground.weights.dtype == torch.float32
+    assert half.base.weights.dtype == torch.float32
 
 
 def test_prior_and_refinement_of_the_ready_model_can_be_chosen(small: Path, tmp_path: Path) -> None:
-    assert run("learn", "-o", tmp_path / "model", "--novel_share", "0.1", "--refine_base") == 0
-    ground = load(tmp_path / "model").ground
-    assert ground.calibration.novel_share == 0.1 and ground.refine_base
+    assert run("learn", "-o", tmp_path / "model", "--novel-share", "0.1", "--refine-base") == 0
+    base = load(tmp_path / "model").base
+    assert base.calibration.novel_share == 0.1 and base.denoiser is not None and base.denoiser.refine_base
 
 
 def test_what_is_learned_already_cannot_be_set(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("learn", "-o", tmp_path / "model", "--steps", "5") == 2
+    assert run("learn", "-o", tmp_path / "model", "--training.steps", "5") == 2
     assert "steps cannot be set" in capsys.readouterr().err
     assert run("learn", "-o", tmp_path / "model", "--backbone", "timm:resnet18") == 2
     assert "nothing to learn from with backbone timm:resnet18" in capsys.readouterr().err
@@ -233,9 +239,9 @@ def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
 class TestWhatShips:
     def test_the_backbone_is_small_and_knows_64_classes(self) -> None:
         assert (wdae.classifier.embedded.BACKBONE / "model.safetensors").stat().st_size <= 20e6
-        eye = embedded_backbone()
-        assert eye.image_size == 80 and eye.dim == 512 and len(eye.class_names) == 64
-        assert "house finch" in eye.class_names
+        backbone = embedded_backbone()
+        assert backbone.image_size == 80 and backbone.dim == 512 and len(backbone.class_names) == 64
+        assert "house finch" in backbone.class_names
 
     def test_everything_that_ships_fits_a_wheel(self) -> None:
         inside = [file for file in wdae.classifier.embedded.ASSETS.rglob("*") if file.is_file()]
@@ -243,9 +249,9 @@ class TestWhatShips:
 
     def test_the_ready_model_belongs_to_the_backbone(self, tmp_path: Path) -> None:
         model = embedded_model()
-        assert model.ground.names == embedded_backbone().class_names
-        assert model.ground.method is not None and model.ground.calibration.offsets
-        assert 0.5 < model.ground.calibration.figures["accuracy_base"] < 1
+        assert model.base.names == embedded_backbone().class_names
+        assert model.base.denoiser is not None and model.base.calibration.offsets
+        assert 0.5 < model.base.calibration.figures["accuracy_base"] < 1
         photos = draw(tmp_path, {"sky": (120, 170, 250), "coal": (20, 20, 22)}, 3, seed=0)
         assert model.backbone is not None
         model.add(

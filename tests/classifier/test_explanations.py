@@ -7,19 +7,19 @@ import math
 import pytest
 import torch
 
-from wdae.classifier import Ground, Model
+from wdae.classifier import BaseKnowledge, Model
 from wdae.classifier.explain import explain
 from wdae.nn.graph import build_graph
 
 Newcomers = dict[str, torch.Tensor]
 
 
-def test_neighbours_are_those_of_the_class_graph(ground: Ground, newcomers: Newcomers) -> None:
-    model = Model(ground)
+def test_neighbours_are_those_of_the_class_graph(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    model = Model(base)
     model.add({name: newcomers[name][:3] for name in ("new 2", "new 0", "new 1")})
     means = [newcomers[name][:3].mean(0) for name in model.added]
-    graph = build_graph(torch.cat([ground.weights, torch.stack(means)]))
-    for name in (ground.names[4], "new 0"):
+    graph = build_graph(torch.cat([base.weights, torch.stack(means)]))
+    for name in (base.names[4], "new 0"):
         place = model.names.index(name)
         found = explain(model, name)
         wanted = [model.names[i] for i in graph.neighbours[place].tolist()]
@@ -28,29 +28,29 @@ def test_neighbours_are_those_of_the_class_graph(ground: Ground, newcomers: Newc
         torch.testing.assert_close(strengths, graph.strengths[place], rtol=1e-4, atol=1e-5)
 
 
-def test_how_far_the_weight_moved(ground: Ground, newcomers: Newcomers) -> None:
-    assert ground.method is not None
-    before = dict(ground.method.steps)
-    ground.method.steps = {1: 0.7}
+def test_how_far_the_weight_moved(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    assert base.denoiser is not None
+    before = dict(base.denoiser.steps)
+    base.denoiser.steps = {1: 0.7}
     try:
-        model = Model(ground)
+        model = Model(base)
         model.add({"okapi": newcomers["new 0"][:1]})
         found = explain(model, "okapi")
     finally:
-        ground.method.steps = before
+        base.denoiser.steps = before
     cosine = float(newcomers["new 0"][0] @ model.head.weights[-1])
     assert found.step == pytest.approx(0.7)
     assert found.moved == pytest.approx(math.degrees(math.acos(cosine)), abs=0.1) and found.moved > 0.5
-    assert explain(model, ground.names[0]).moved is None
+    assert explain(model, base.names[0]).moved is None
     assert "listens to" in found.as_text()
 
 
-def test_an_example_of_another_class_is_out_of_place(ground: Ground, newcomers: Newcomers) -> None:
+def test_an_example_of_another_class_is_out_of_place(base: BaseKnowledge, newcomers: Newcomers) -> None:
     generator = torch.Generator().manual_seed(0)
-    centre = torch.randn(ground.dim, generator=generator)
-    rows = centre + 0.2 * torch.randn(5, ground.dim, generator=generator)
-    rows[3] = torch.randn(ground.dim, generator=generator)
-    model = Model(ground)
+    centre = torch.randn(base.dim, generator=generator)
+    rows = centre + 0.2 * torch.randn(5, base.dim, generator=generator)
+    rows[3] = torch.randn(base.dim, generator=generator)
+    model = Model(base)
     model.add({"okapi": rows})
     found = explain(model, "okapi")
     assert [e.out_of_place for e in found.examples] == [False, False, False, True, False]
@@ -58,12 +58,12 @@ def test_an_example_of_another_class_is_out_of_place(ground: Ground, newcomers: 
     assert "OUT OF PLACE" in found.as_text()
 
 
-def test_a_class_that_is_there_already_is_warned_of(ground: Ground, newcomers: Newcomers) -> None:
-    model = Model(ground)
-    model.add({"again": ground.weights[3:4] + 0.01})
+def test_a_class_that_is_there_already_is_warned_of(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    model = Model(base)
+    model.add({"again": base.weights[3:4] + 0.01})
     assert any(
-        f"nearly coincides with {ground.names[3]!r}" in line for line in explain(model, "again").warnings
+        f"nearly coincides with {base.names[3]!r}" in line for line in explain(model, "again").warnings
     )
-    assert explain(model, "again").confusable[0].name == ground.names[3]
+    assert explain(model, "again").confusable[0].name == base.names[3]
     model.add({"other": newcomers["new 1"][:5], "twin": newcomers["new 1"][5:10]})
     assert explain(model, "twin").confusable[0].name == "other"

@@ -16,8 +16,8 @@ import torch
 from tiny_backbone import TinyBackbone, paint
 
 from wdae.bank import FeatureBank
-from wdae.classifier import LearnConfig, Model, learn, load, picture_bank
-from wdae.classifier.lesson import Lesson, Work, attending
+from wdae.classifier import Model, load, picture_bank
+from wdae.classifier.learn_job import LearnJob, Work, job_folder
 from wdae.cli.main import main
 from wdae.runs.progress import Progress
 
@@ -31,31 +31,11 @@ def run(*words: str | Path) -> int:
 
 
 def assert_same(one: Model, other: Model) -> None:
-    rows = torch.randn(5, one.ground.dim, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(5, one.base.dim, generator=torch.Generator().manual_seed(0))
     for model in (one, other):
         model.add({"okapi": rows[:2]})
-    assert torch.equal(one.ground.weights, other.ground.weights)
+    assert torch.equal(one.base.weights, other.base.weights)
     assert torch.equal(one.scores(rows), other.scores(rows))
-
-
-def test_the_denoisers_training_goes_on_to_the_same_weights(small_bank: FeatureBank, tmp_path: Path) -> None:
-    config = LearnConfig(hidden=8, steps=20, shots=(1,), calibration_episodes=10)
-    done = 0
-
-    def ctrl_c(n: int, **_: float) -> None:
-        nonlocal done
-        done += n
-        if done == 13 * n:
-            signal.raise_signal(signal.SIGINT)
-
-    file = tmp_path / "denoiser.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        learn(small_bank, config, on_progress=ctrl_c, checkpoint=file)
-    assert file.is_file()
-    counted: list[int] = []
-    again = learn(small_bank, config, on_progress=lambda n, **_: counted.append(n), checkpoint=file)
-    assert len([n for n in counted if n]) == 20 - 13
-    assert_same(again, learn(small_bank, config))
 
 
 def test_ctrl_c_during_the_denoisers_training(
@@ -65,7 +45,10 @@ def test_ctrl_c_during_the_denoisers_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small_bank.save(tmp_path / "bank")
-    words = ("--hidden", "8", "--steps", "12", "--shots", "1", "--calibration_episodes", "10")
+    words = (
+        *("--denoiser.hidden", "8", "--training.steps", "12", "--training.validation_episodes", "20"),
+        *("--training.validate_every", "12", "--evaluation.step_episodes", "20"),
+    )
     bars: list[Progress] = []
     plain = Progress.update
 
@@ -80,6 +63,7 @@ def test_ctrl_c_during_the_denoisers_training(
     assert "--resume" in capsys.readouterr().err
     assert run("learn", "-o", tmp_path / "model", "--resume") == 0
     assert bars[-1].done == bars[-1].total and bars[-1].rate > 0
+    assert bars[-1]._before == 5 * 16  # episodes of the steps before the interruption
     monkeypatch.undo()
     assert run("learn", tmp_path / "bank", "-o", tmp_path / "whole", *words) == 0
     assert_same(load(tmp_path / "model"), load(tmp_path / "whole"))
@@ -138,8 +122,8 @@ def test_a_killed_backbone_training_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert_same(load(tmp_path / "model"), load(tmp_path / "whole"))
 
 
-def _fail_midway(lesson: AbstractContextManager[tuple[Lesson, Work]]) -> None:
-    with lesson as (_, work):
+def _fail_midway(job: AbstractContextManager[tuple[LearnJob, Work]]) -> None:
+    with job as (_, work):
         work.check_source("as it was")
         work.next_features().touch()
         raise RuntimeError
@@ -150,7 +134,7 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "nothing to resume" in capsys.readouterr().err
     photos = paint(tmp_path / "photos", COLOURS, 5)
     with pytest.raises(RuntimeError):
-        _fail_midway(attending(Lesson(source=photos), tmp_path / "model", resume=False))
+        _fail_midway(job_folder(LearnJob(source=photos), tmp_path / "model", resume=False))
     assert run("learn", tmp_path, "-o", tmp_path / "model", "--resume") == 2
     assert "was begun with" in capsys.readouterr().err
     assert run("learn", "-o", tmp_path / "model", "--resume") == 2

@@ -145,6 +145,6 @@ def test_a_backbone_trained_on_the_pictures(
     assert run("learn", photos / "base", "-o", path, *words) == 0
     learned = load(path)
     assert learned.backbone is not None and learned.backbone.name == "conv4-64"
-    assert learned.ground.dim == 64
+    assert learned.base.dim == 64
     assert run("add", path, photos / "new") == 0
     assert torch.isfinite(load(path).head.matrix).all()

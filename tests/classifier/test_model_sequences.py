@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wdae.classifier import Ground, Model, load, save
+from wdae.classifier import BaseKnowledge, Model, load, save
 from wdae.errors import ModelError
 
 NAMES = st.sampled_from(["ant", "bee", "cow", "dog"])
@@ -40,16 +40,16 @@ class Oracle:
         self.state = self.past.pop()
 
 
-def machine(ground: Ground) -> type[RuleBasedStateMachine]:
-    """A state machine about models on this ground."""
-    examples = torch.randn(40, ground.dim, generator=torch.Generator().manual_seed(1))
-    queries = torch.randn(6, ground.dim, generator=torch.Generator().manual_seed(2))
+def machine(base: BaseKnowledge) -> type[RuleBasedStateMachine]:
+    """A state machine about models on this base."""
+    examples = torch.randn(40, base.dim, generator=torch.Generator().manual_seed(1))
+    queries = torch.randn(6, base.dim, generator=torch.Generator().manual_seed(2))
 
     class Changes(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             self.folder = Path(tempfile.mkdtemp())
-            self.model = Model(ground)
+            self.model = Model(base)
             self.oracle = Oracle()
 
         def teardown(self) -> None:
@@ -90,7 +90,7 @@ def machine(ground: Ground) -> type[RuleBasedStateMachine]:
         def agrees(self) -> None:
             state = self.oracle.state
             assert self.model.added == tuple(state)
-            direct = Model(ground)
+            direct = Model(base)
             if state:
                 direct.add({name: examples[rows] for name, rows in reversed(state.items())})
             place = {name: i for i, name in enumerate(direct.names)}
@@ -100,9 +100,9 @@ def machine(ground: Ground) -> type[RuleBasedStateMachine]:
     return Changes
 
 
-def test_any_sequence_of_changes_agrees_with_the_oracle(ground: Ground) -> None:
+def test_any_sequence_of_changes_agrees_with_the_oracle(base: BaseKnowledge) -> None:
     options: dict[str, Any] = {"suppress_health_check": list(HealthCheck)}
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine(ground),
+        machine(base),
         settings=settings(max_examples=25, stateful_step_count=12, deadline=None, **options),
     )

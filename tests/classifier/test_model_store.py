@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from wdae.classifier import Ground, Model, changing, load, save
-from wdae.classifier.manifest import is_model
+from wdae.classifier import BaseKnowledge, Model, changing, load, save
+from wdae.classifier.store import is_model
 from wdae.cli.app import run_app
 from wdae.cli.main import root
 from wdae.errors import StorageError
@@ -26,12 +26,12 @@ def same(a: Model, b: Model) -> None:
     """Equal states, histories and predictions, to the last bit."""
     assert a.names == b.names
     assert a.history == b.history
-    queries = torch.randn(20, a.ground.dim, generator=torch.Generator().manual_seed(0))
+    queries = torch.randn(20, a.base.dim, generator=torch.Generator().manual_seed(0))
     assert torch.equal(a.scores(queries), b.scores(queries))
 
 
-def test_a_model_comes_back_as_it_was(tmp_path: Path, ground: Ground, newcomers: Newcomers) -> None:
-    model = Model(ground)
+def test_a_model_comes_back_as_it_was(tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers) -> None:
+    model = Model(base)
     model.add(
         {"okapi": newcomers["new 0"][:3], "café": newcomers["new 1"][:1]},
         sources={"okapi": ["a.jpg", "b.jpg", "c.jpg"]},
@@ -47,13 +47,13 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, ground: Ground, newcomers:
     back.undo()
     model.undo()
     same(model, back)
-    assert back.ground.calibration == ground.calibration
+    assert back.base.calibration == base.calibration
     assert not any(path.suffix in (".pkl", ".pt", ".bin") for path in (tmp_path / "model").iterdir())
 
 
-def test_changes_are_added_to_the_folder(tmp_path: Path, ground: Ground, newcomers: Newcomers) -> None:
-    save(Model(ground), tmp_path / "model")
-    learned = (tmp_path / "model" / "ground.safetensors").stat().st_mtime_ns
+def test_changes_are_added_to_the_folder(tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers) -> None:
+    save(Model(base), tmp_path / "model")
+    learned = (tmp_path / "model" / "base.safetensors").stat().st_mtime_ns
     with changing(tmp_path / "model") as model:
         model.add({"a": newcomers["new 0"][:2]})
     with changing(tmp_path / "model") as model:
@@ -63,11 +63,11 @@ def test_changes_are_added_to_the_folder(tmp_path: Path, ground: Ground, newcome
         model.undo()
     same(load(tmp_path / "model"), model)
     assert model.added == ("a", "b")
-    assert (tmp_path / "model" / "ground.safetensors").stat().st_mtime_ns == learned
+    assert (tmp_path / "model" / "base.safetensors").stat().st_mtime_ns == learned
 
 
-def test_a_body_that_fails_changes_nothing(tmp_path: Path, ground: Ground, newcomers: Newcomers) -> None:
-    save(Model(ground), tmp_path / "model")
+def test_a_body_that_fails_changes_nothing(tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers) -> None:
+    save(Model(base), tmp_path / "model")
     before = (tmp_path / "model" / "model.json").read_bytes()
 
     def fail() -> None:
@@ -81,24 +81,24 @@ def test_a_body_that_fails_changes_nothing(tmp_path: Path, ground: Ground, newco
 
 
 def test_saving_again_brings_the_folder_up_to_date(
-    tmp_path: Path, ground: Ground, newcomers: Newcomers
+    tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers
 ) -> None:
-    model = Model(ground)
+    model = Model(base)
     save(model, tmp_path / "model")
     model.add({"a": newcomers["new 0"][:2]})
     save(model, tmp_path / "model")
     same(load(tmp_path / "model"), model)
-    other = Model(ground)
+    other = Model(base)
     other.add({"b": newcomers["new 1"][:2]})
     with pytest.raises(StorageError, match="another model, or changes that this one lacks"):
         save(other, tmp_path / "model")
     same(load(tmp_path / "model"), model)
 
 
-def test_fifty_one_by_one_equal_directly(tmp_path: Path, ground: Ground) -> None:
+def test_fifty_one_by_one_equal_directly(tmp_path: Path, base: BaseKnowledge) -> None:
     generator = torch.Generator().manual_seed(5)
-    classes = {f"c{i:02d}": torch.randn(1 + i % 4, ground.dim, generator=generator) for i in range(50)}
-    model = Model(ground)
+    classes = {f"c{i:02d}": torch.randn(1 + i % 4, base.dim, generator=generator) for i in range(50)}
+    model = Model(base)
     save(model, tmp_path / "model")
     for name in random.Random(0).sample(sorted(classes), 50):
         with changing(tmp_path / "model") as model:
@@ -106,11 +106,11 @@ def test_fifty_one_by_one_equal_directly(tmp_path: Path, ground: Ground) -> None
     gone = sorted(classes)[::2]
     model = load(tmp_path / "model")
     model.remove(gone)
-    half = Model(ground)
+    half = Model(base)
     half.add({name: rows for name, rows in classes.items() if name not in gone})
-    whole = Model(ground)
+    whole = Model(base)
     whole.add(classes)
-    queries = torch.randn(100, ground.dim, generator=generator)
+    queries = torch.randn(100, base.dim, generator=generator)
     for got, wanted in ((model, half), (model, whole)):
         place = {name: i for i, name in enumerate(got.names)}
         order = [place[name] for name in wanted.names]
@@ -119,11 +119,11 @@ def test_fifty_one_by_one_equal_directly(tmp_path: Path, ground: Ground) -> None
 
 
 def test_killed_at_any_moment_it_is_the_old_or_the_new_state(
-    tmp_path: Path, ground: Ground, newcomers: Newcomers
+    tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers
 ) -> None:
     """A process that runs ``wdae add`` without end is killed 20 times; all it finished is there, whole."""
     path = tmp_path / "model"
-    save(Model(ground), path)
+    save(Model(base), path)
     np.save(tmp_path / "new.npy", newcomers["new 2"][:2].numpy())
     rng = random.Random(1)
     done = 0
@@ -157,9 +157,9 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new_state(
         model.add({"last": newcomers["new 3"][:1]})
 
 
-def test_two_writers_lose_nothing(tmp_path: Path, ground: Ground, newcomers: Newcomers) -> None:
+def test_two_writers_lose_nothing(tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers) -> None:
     path = tmp_path / "model"
-    save(Model(ground), path)
+    save(Model(base), path)
     children = []
     for writer in range(3):
         child = os.fork()
@@ -177,9 +177,9 @@ def test_two_writers_lose_nothing(tmp_path: Path, ground: Ground, newcomers: New
     assert set(load(path).added) == {f"w{w}n{i}" for w in range(3) for i in range(5)}
 
 
-def test_who_waits_too_long_is_told(tmp_path: Path, ground: Ground, newcomers: Newcomers) -> None:
+def test_who_waits_too_long_is_told(tmp_path: Path, base: BaseKnowledge, newcomers: Newcomers) -> None:
     path = tmp_path / "model"
-    save(Model(ground), path)
+    save(Model(base), path)
     with (
         alone(path),
         pytest.raises(StorageError, match=r"another process is changing .* try again"),

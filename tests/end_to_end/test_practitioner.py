@@ -29,12 +29,12 @@ def bank() -> FeatureBank:
 
 @pytest.fixture(scope="module")
 def fitted(bank: FeatureBank) -> FewShotClassifier:
-    return FewShotClassifier.from_bank(bank, hidden=64, steps=80)
+    return FewShotClassifier.from_bank(bank, recipe={"denoiser.hidden": 64, "training.steps": 80})
 
 
 def test_base_classes_are_kept_when_twenty_are_added(bank: FeatureBank, fitted: FewShotClassifier) -> None:
     held_out, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
-    model = Model(fitted.model_.ground)
+    model = Model(fitted.model_.base)
     before = model.scores(held_out.features).argmax(1) == held_out.labels
     model.add({f"new {i}": pool.of_class(i)[:5] for i in range(20)})
     after = model.scores(held_out.features)[:, :40].argmax(1) == held_out.labels

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from tiny_backbone import paint
 
 from wdae.bank import FeatureBank
-from wdae.classifier import LearnConfig, Model, learn, save
+from wdae.classifier import Model, learn, save
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.cli.main import main
 from wdae.errors import ModelError
@@ -27,7 +27,9 @@ from wdae.parts import Part
 
 @pytest.fixture(scope="module")
 def model(small_bank: FeatureBank) -> Model:
-    learned = learn(small_bank, LearnConfig(hidden=16, steps=5, calibration_episodes=10))
+    learned = learn(
+        small_bank, recipe={"denoiser.hidden": 16, "training.steps": 5, "evaluation.step_episodes": 20}
+    )
     pool = small_bank.select(Part.NOVEL)
     learned.add({"okapi": pool.of_class(0)[:1], "café «ß»": pool.of_class(1)[:4]})
     return learned
@@ -42,15 +44,15 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
     photos = paint(tmp_path_factory.mktemp("photos"), ["red", "green", "blue"], 6)
     torch.manual_seed(0)
-    eye = PictureBackbone.of(backbones.build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
-    bank = picture_bank(hold_out(open_dataset(photos), 1, 0), eye)
-    learned = learn(bank, LearnConfig(steps=2))
-    learned.backbone = eye
+    backbone = PictureBackbone.of(backbones.build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    bank = picture_bank(hold_out(open_dataset(photos), 1, 0), backbone)
+    learned = learn(bank)
+    learned.backbone = backbone
     return learned
 
 
 def queries(model: Model, n: int) -> torch.Tensor:
-    return 3 * torch.randn(n, model.ground.dim, generator=torch.Generator().manual_seed(n))
+    return 3 * torch.randn(n, model.base.dim, generator=torch.Generator().manual_seed(n))
 
 
 def test_linear_in_ten_lines_of_numpy(model: Model, tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
-from wdae.methods import WDAE, BaseClasses, Support, WeightScorer
-from wdae.methods.calibration import Calibration
-from wdae.methods.shots import step_for
-from wdae.methods.wdae_file import load_wdae, save_wdae
+from wdae.methods import WDAE, BaseClasses, InitialEstimate, Support, WeightScorer
+from wdae.methods.calibration import Calibration, step_for, steps_for
+from wdae.methods.saved import load_method, save_method
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
@@ -55,8 +54,8 @@ def test_without_options_nothing_changes() -> None:
     support, base, queries = episode()
     scorer = wdae().adapt(support, base, joint=True)
     assert type(scorer) is WeightScorer
-    whole = wdae().on(base)
-    assert torch.equal(scorer(queries), whole._weights(support, True)(queries))
+    whole, steps = wdae().on(base), steps_for(support.shots, {1: 0.7, 5: 0.3}).unsqueeze(-1)
+    assert torch.equal(scorer(queries), whole._refined(whole.estimate(support), steps, True)(queries))
 
 
 def test_base_weights_that_stay() -> None:
@@ -97,9 +96,37 @@ def test_saved_with_space_and_balance(tmp_path) -> None:  # type: ignore[no-unty
     support, base, queries = episode()
     space = FeatureSpace(0.6, 0.1 * randn(12, seed=5), unit(randn(9, 12, seed=6)), 9.0)
     method = wdae(balance=BALANCE, space=space, refine_base=False)
-    save_wdae(tmp_path / "model.safetensors", method)
-    again = load_wdae(tmp_path / "model.safetensors")
+    save_method(tmp_path / "model.safetensors", method)
+    again = load_method(tmp_path / "model.safetensors")
     assert torch.equal(
         method.adapt(support, base, joint=True)(queries), again.adapt(support, base, joint=True)(queries)
     )
     assert again.describe() == method.describe()
+
+
+def test_a_balanced_initial_estimate_is_saved(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    support, base, queries = episode()
+    method = InitialEstimate(BALANCE)
+    save_method(tmp_path / "model.safetensors", method)
+    again = load_method(tmp_path / "model.safetensors")
+    found = again.adapt(support, base, joint=True)(queries)
+    assert torch.equal(found, method.adapt(support, base, joint=True)(queries))
+    plain = InitialEstimate().adapt(support, base, joint=True)(queries)
+    torch.testing.assert_close(found[..., :9], plain[..., :9] * 12.0 / base.scale)
+
+
+def test_a_balance_without_offsets_leaves_scores_alone() -> None:
+    support, base, queries = episode()
+    plain = wdae(scale=7.0).adapt(support, base, joint=True)(queries)
+    assert torch.equal(wdae(balance=Calibration(7.0)).adapt(support, base, joint=True)(queries), plain)
+
+
+def test_half_precision_halves_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    save_method(tmp_path / "whole.safetensors", wdae(balance=BALANCE))
+    save_method(tmp_path / "half.safetensors", wdae(balance=BALANCE), half=True)
+    half, whole = ((tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole"))
+    assert half < 0.75 * whole
+    support, base, queries = episode()
+    again = load_method(tmp_path / "half.safetensors")
+    wanted = wdae(balance=BALANCE).adapt(support, base, joint=True)(queries)
+    torch.testing.assert_close(again.adapt(support, base, joint=True)(queries), wanted, atol=0.05, rtol=0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Method, Support, WeightScorer, make, names
-from wdae.methods.wdae import step_for, steps_for
+from wdae.methods.calibration import step_for, steps_for
 from wdae.nn import Denoiser, build_graph, cosine_scores, unit
 from wdae.nn.generate import initial_estimate, refine
 

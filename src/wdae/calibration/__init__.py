@@ -1,1 +1,1 @@
-"""Step sizes, balance and probabilities, found on classes that play novel."""
+"""Pseudo-novel classes, step sizes ε, balance and probabilities: once, for research and practice."""

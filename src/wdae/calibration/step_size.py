@@ -1,12 +1,15 @@
-"""The choice of ε, the refinement step, for each number of shots, on validation classes."""
+"""The choice of ε, the refinement step, for each number of shots, on pseudo-novel classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.calibration.pseudo_novel import QueryScores
 from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
 from wdae.errors import EpisodeError
 from wdae.methods.base import WeightScorer, base_classes
@@ -14,7 +17,75 @@ from wdae.methods.wdae import WDAE
 from wdae.nn.generate import move, novel_estimate
 from wdae.parts import Part
 
-STEPS = tuple(round(0.1 * k, 1) for k in range(1, 11))
+STEPS = tuple(round(0.1 * k, 1) for k in range(11))
+"""The grid of ε; 0 leaves the initial estimate alone."""
+TUNED_STEPS = tuple(STEPS[k] for k in (0, 1, 2, 3, 4, 6, 8, 10))
+"""Those tried where base classes are scored too, which costs more; between them curves are interpolated."""
+PACES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One number of shots and one ε: accuracy among novel and among all classes, and the queries' scores."""
+
+    novel: float
+    all: float
+    scores: QueryScores
+
+
+Trials = Mapping[int, Mapping[float, Trial]]
+"""By number of shots, then by ε."""
+
+
+def choose(
+    trials: Trials,
+    rule: Literal["shrinking", "free"] = "shrinking",
+    chosen_for: Literal["novel", "both"] = "both",
+    base_drop_limit: float | None = None,
+) -> dict[int, float]:
+    """ε for each number of shots; ``shrinking``: ε(K) = e / (1 + (K − 1) / k), e and k best on average.
+
+    Only such ε are looked at as leave base accuracy (base among base) no more than ``base_drop_limit`` below
+    that of ε = 0, which has to be among the trials.
+
+    The more shots, the less there is to correct: the weight of what is known beforehand against that of K
+    observations falls as 1 / (1 + K / k). Two numbers for all K are less at the mercy of chance than one
+    each, and hold for any K.
+    """
+
+    def worth(trial: Trial) -> float:
+        return trial.novel if chosen_for == "novel" else (trial.novel + trial.all) / 2
+
+    curves = {k: {step: worth(trial) for step, trial in found.items()} for k, found in trials.items()}
+    base = {
+        k: {step: trial.scores.base_accuracy() for step, trial in found.items()}
+        for k, found in trials.items()
+    }
+
+    def harmless(k: int, step: float) -> bool:
+        return base_drop_limit is None or base[k][0.0] - _between(base[k], step) <= base_drop_limit
+
+    if rule == "free":
+        return {
+            k: max((s for s in found if harmless(k, s)), key=found.__getitem__) for k, found in curves.items()
+        }
+    best, chosen = -1.0, dict.fromkeys(trials, 0.0)
+    for most in TUNED_STEPS[1:]:
+        for pace in PACES:
+            table = {k: most / (1 + (k - 1) / pace) for k in trials}
+            value = sum(_between(curves[k], step) for k, step in table.items())
+            if value > best and all(harmless(k, step) for k, step in table.items()):
+                best, chosen = value, table
+    return {k: round(step, 4) for k, step in chosen.items()}
+
+
+def _between(curve: Mapping[float, float], step: float) -> float:
+    """A curve over ε, read between its points."""
+    known = sorted(curve)
+    low = max((s for s in known if s <= step), default=known[0])
+    high = min((s for s in known if s >= step), default=known[-1])
+    share = 0.0 if high == low else (step - low) / (high - low)
+    return curve[low] + share * (curve[high] - curve[low])
 
 
 @torch.no_grad()
@@ -23,7 +94,7 @@ def step_curve(
     bank: FeatureBank,
     n_shot: int,
     *,
-    steps: Sequence[float] = STEPS,
+    steps: Sequence[float] = STEPS[1:],
     n_way: int = 5,
     n_query: int = 15,
     n_episodes: int = 2000,

@@ -1,4 +1,4 @@
-"""The practitioner's model: learned from base classes, taught new ones, taken back, kept on disk.
+"""The practitioner's model: learned from base classes, taught new ones by a trained method, kept on disk.
 
 The names load when first used, so that the command line's ``--help`` stays free of torch.
 """
@@ -9,31 +9,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wdae.classifier.base_knowledge import Ground
-    from wdae.classifier.config import LearnConfig
+    from wdae.classifier.base_knowledge import BaseKnowledge
     from wdae.classifier.history import Change, History
-    from wdae.classifier.learning import learn
+    from wdae.classifier.learn_job import LearnConfig
     from wdae.classifier.model import Example, Head, Model
+    from wdae.classifier.sources import learn
     from wdae.classifier.store import changing, load, save
 
 _HOMES = {
     "Change": "history",
     "Example": "model",
-    "Ground": "base_knowledge",
+    "BaseKnowledge": "base_knowledge",
     "Head": "model",
     "History": "history",
-    "LearnConfig": "config",
+    "LearnConfig": "learn_job",
     "Model": "model",
     "changing": "store",
-    "learn": "learning",
+    "learn": "sources",
     "load": "store",
     "save": "store",
 }
 
 __all__ = [
+    "BaseKnowledge",
     "Change",
     "Example",
-    "Ground",
     "Head",
     "History",
     "LearnConfig",

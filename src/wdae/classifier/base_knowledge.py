@@ -1,8 +1,7 @@
-"""What a model was learned from the base classes, and how it makes weights for classes that are added."""
+"""What a model knows of its base classes, and the method that makes weights for classes added to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,58 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wdae.calibration.pseudo_novel import Weighing
+from wdae.methods.base import BaseClasses, Support, WeightAdapter
 from wdae.methods.calibration import Calibration
-from wdae.methods.wdae import WDAE, steps_for
+from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
-from wdae.nn.generate import move
 from wdae.nn.graph import ClassGraph
-from wdae.nn.incremental import BaseState
-
-
-@dataclass(frozen=True)
-class NovelWeights:
-    """Weights of n added classes: where they started, where the denoiser put them, what came of both.
-
-    Shapes: initial, reconstructed, final ``[n, D]``, unit rows; shots, steps ``[n]``. ``base`` ``[N, D]``
-    holds the base weights beside them, moved where the model refines those too.
-    """
-
-    initial: Tensor
-    reconstructed: Tensor
-    final: Tensor
-    shots: Tensor
-    steps: Tensor
-    base: Tensor
+from wdae.nn.space import FeatureSpace
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class BaseKnowledge:
     """The base classes and everything that adding classes leaves alone.
 
     Args:
         names: of the base classes.
-        weights: of the base classes ``[N, D]``, unit rows.
-        counts: images behind each of them, ``[N]``; how much more examples of it can move its weight.
-        calibration: from cosines to probabilities.
-        method: the denoiser with its settings; None where there were too few classes to train one, and
-            added classes keep their initial estimate.
-        graph: of the base classes, if there is a GNN denoiser.
-        refine_base: whether base weights move too when classes are added, as in the paper; without, they
-            stay exactly as learned.
+        weights: of the base classes ``[N, D]``, unit rows, in the method's space.
+        counts: images behind each of them ``[N]``; how much more examples of it can move its weight.
+        method: a trained wDAE or, where there were too few classes to train one, the initial estimate.
+        scale: γ of the base classifier, for a method without a balance.
+        graph: of the base classes, if there is a GNN denoiser; spares building it.
         info: provenance, recipe, how labels are to be read; JSON values.
 
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
-    >>> ground.dim, ground.novel_weights([torch.eye(4)[2:3]]).final.tolist()
-    (4, [[0.0, 0.0, 1.0, 0.0]])
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> base.dim, base.estimate(3 * torch.eye(4)[2:3]).tolist()
+    (4, [0.0, 0.0, 1.0, 0.0])
     """
 
     names: tuple[str, ...]
     weights: Tensor
     counts: Tensor
-    calibration: Calibration
-    method: WDAE | None = None
+    method: Weighing
+    scale: float = 10.0
     graph: ClassGraph | None = None
-    refine_base: bool = False
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,61 +50,43 @@ class Ground:
         """Feature size D."""
         return self.weights.shape[1]
 
+    @property
+    def denoiser(self) -> WDAE | None:
+        """The method where it has a denoiser."""
+        return self.method if isinstance(self.method, WDAE) else None
+
+    @property
+    def space(self) -> FeatureSpace | None:
+        """The space that features are compared in; None: as they are."""
+        return self.method.space if isinstance(self.method, WDAE) else None
+
+    @property
+    def calibration(self) -> Calibration:
+        """From cosines to scores whose softmax is a probability."""
+        return self.method.balance or Calibration(self.scale)
+
     @cached_property
-    def state(self) -> BaseState | None:
-        """What the denoiser makes of the base classes alone, computed once."""
-        if self.method is None:
-            return None
-        method = self.method
-        return BaseState(
-            method.denoiser,
-            self.weights,
-            method.n_neighbours,
-            method.inverse_temperature,
-            self.graph,
-            method.memory_mb,
-            method.dtype,
-        )
+    def adapter(self) -> WeightAdapter:
+        """The method on the base classes, what they alone determine computed once."""
+        base = BaseClasses(self.weights, self.scale)
+        return self.method.on(base, self.graph) if isinstance(self.method, WDAE) else self.method.on(base)
 
     @torch.no_grad()
-    def novel_weights(self, examples: Sequence[Tensor]) -> NovelWeights:
-        """Weights of added classes from all their examples, each ``[k, D]`` of unit rows.
+    def estimate(self, features: Tensor) -> Tensor:
+        """The initial estimate ``[D]`` of a class from its examples ``[k, D]``, the same in any order."""
+        order = sorted(range(len(features)), key=lambda row: features[row].numpy().tobytes())
+        return self.adapter.estimate(Support(features[order][None, None]))[0, 0]
 
-        They depend on the examples alone, not on the order in which these came.
-        """
-        initial = class_means(examples)  # [n, D]
-        shots = torch.tensor([len(rows) for rows in examples])
-        state = self.state
-        if state is None or self.method is None or not len(examples):
-            return NovelWeights(initial, initial, initial, shots, torch.zeros(len(shots)), self.weights)
-        steps = steps_for(shots, self.method.steps)
-        refined = state.refine(initial.unsqueeze(0), with_base=self.refine_base)
-        reconstructed = unit(refined.novel[0])
-        final = unit(move(initial, reconstructed, steps.unsqueeze(1)))
-        base = self.weights
-        if self.refine_base:
-            restored = state.reconstructed.clone()
-            restored[refined.node] = refined.base
-            base = unit(move(self.weights, restored, float(steps.mean())))
-        return NovelWeights(initial, reconstructed, final, shots, steps, base)
+    def in_space(self, features: Tensor) -> Tensor:
+        """Features ``[..., D]`` as they are compared with weights, unit rows."""
+        return unit(features) if self.space is None else self.space.features(features)
 
-    def base_with_examples(self, base: Tensor, extra: dict[int, Tensor]) -> Tensor:
+    def with_examples(self, weights: Tensor, extra: dict[int, Tensor]) -> Tensor:
         """Base weights where some classes got more examples: the learned weight counts as their images do."""
         if not extra:
-            return base
-        base = base.clone()
+            return weights
+        weights = weights.clone()
         for row, examples in extra.items():
-            total = base[row].double() * float(self.counts[row]) + examples.double().sum(0)
-            base[row] = unit(total).to(base.dtype)
-        return base
-
-
-def class_means(examples: Sequence[Tensor]) -> Tensor:
-    """Eq. 5 for classes of unequal shots: the unit mean of each class's unit rows, ``[n, D]``.
-
-    Summed in double precision, so that the order of the examples does not show.
-    """
-    if not examples:
-        return torch.zeros(0, 0)
-    sums = torch.stack([rows.double().sum(0) for rows in examples])
-    return unit(sums).float()
+            more = self.in_space(examples).double().sum(0)
+            weights[row] = unit(weights[row].double() * float(self.counts[row]) + more).to(weights.dtype)
+        return weights

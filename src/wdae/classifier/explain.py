@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wdae.classifier.model import Head, Model
+from wdae.classifier.model import Model
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.nn.cosine import unit
 from wdae.printing import printable
@@ -22,6 +23,7 @@ _USUAL = (
 )
 _COINCIDES = 0.67  # similarity to another class that is too near, where no base images say what is
 _NEIGHBOURS, _TEMPERATURE = 10, 5.0
+_EXAMPLES = 8  # drawn
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,9 @@ class Explanation:
         if self.examples:
             lines.append("\nits examples, by agreement with each other:")
             for i, e in enumerate(self.examples):
-                told = "" if e.agreement is None else f"  agreement {e.agreement:.2f}"
-                told += "  OUT OF PLACE" if e.out_of_place else ""
-                lines.append(f"  {i}: {printable(e.source) or 'vector'}{told}")
+                note = "" if e.agreement is None else f"  agreement {e.agreement:.2f}"
+                note += "  OUT OF PLACE" if e.out_of_place else ""
+                lines.append(f"  {i}: {printable(e.source) or 'vector'}{note}")
         lines += [f"\nwarning: {printable(line)}" for line in self.warnings]
         return "\n".join(lines)
 
@@ -111,9 +113,10 @@ class Explanation:
 def explain(model: Model, name: str, top: int = 5) -> Explanation:
     """Explain one class of a model.
 
-    >>> from wdae.methods.calibration import Calibration
-    >>> from wdae.classifier import Ground
-    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> from wdae.classifier import BaseKnowledge
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> model = Model(base)
     >>> model.add({"okapi": torch.tensor([[0.6, 0.0, 0.8, 0.0]])})
     >>> found = explain(model, "okapi")
     >>> found.shots, found.neighbours[0].name, found.confusable[0].name
@@ -122,11 +125,11 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
     if name not in model.names:
         raise unknown_classes([name], model.names, "class")
     head = model.head
-    place, is_base = model.names.index(name), name in set(model.ground.names)
-    initial = _initial(model, head)  # [C, D]
+    place, is_base = model.names.index(name), name in set(model.base.names)
+    initial = head.initial  # [C, D]
     similar = initial @ initial[place]
     similar[place] = -2.0
-    method = model.ground.method
+    method = model.base.denoiser
     n_near = min(_NEIGHBOURS if method is None else method.n_neighbours, len(similar) - 1)
     near = similar.topk(n_near)
     heat = _TEMPERATURE if method is None else method.inverse_temperature
@@ -135,7 +138,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         Neighbour(model.names[c], s, a)
         for c, s, a in zip(near.indices.tolist(), near.values.tolist(), strengths.tolist(), strict=True)
     )
-    chances = head.scores(initial[place][None]).double().softmax(1)[0]
+    chances = head.linear(initial[place][None]).double().softmax(1)[0]
     own = float(chances[place])
     chances[place] = -1.0
     best = chances.topk(min(top, len(chances) - 1))
@@ -145,10 +148,9 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     )
     step = moved = None
-    if not is_base and head.novel is not None and method is not None:
-        row = head.novel_names.index(name)
-        step = float(head.novel.steps[row])
-        cosine = float((head.novel.initial[row] * head.novel.final[row]).sum().clamp(-1, 1))
+    if not is_base and method is not None:
+        step = float(head.steps[place])
+        cosine = float((initial[place] * head.weights[place]).sum().clamp(-1, 1))
         moved = float(torch.rad2deg(torch.acos(torch.tensor(cosine))))
     examples = _examples(model, name)
     warnings = tuple(_warnings(model, name, place, initial, examples))
@@ -169,19 +171,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
 
 def warnings_about(model: Model, name: str) -> list[str]:
     """What a person who added a class should look at."""
-    head = model.head
-    return list(
-        _warnings(model, name, model.names.index(name), _initial(model, head), _examples(model, name))
-    )
-
-
-def _initial(model: Model, head: Head) -> Tensor:
-    """Initial estimates of all classes, in the model's order: what the class graph is built on."""
-    if head.novel is None:
-        return head.weights.clone()
-    place = {name: i for i, name in enumerate(head.novel_names)}
-    order = torch.tensor([place[name] for name in model.added])
-    return torch.cat([model.ground.weights, head.novel.initial[order]])
+    return _warnings(model, name, model.names.index(name), model.head.initial, _examples(model, name))
 
 
 def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
@@ -200,9 +190,9 @@ def _warnings(
     model: Model, name: str, place: int, initial: Tensor, examples: tuple[ExampleView, ...]
 ) -> list[str]:
     lines = []
-    head, calibration = model.head, model.ground.calibration
+    head, calibration = model.head, model.base.calibration
     # Nearer to another class than many pictures of base classes are to their own.
-    likeness = head.scores(initial[place][None])[0]
+    likeness = head.linear(initial[place][None])[0]
     likeness[head.n_base :] -= head.prior
     usual = calibration.threshold(_USUAL) if calibration.familiarity else _COINCIDES * calibration.gain
     likeness[place] = -float("inf")
@@ -220,3 +210,45 @@ def _warnings(
                 f" agreement {example.agreement:.2f} with the others"
             )
     return lines
+
+
+def explanation_plot(model: Model, found: Explanation, folder: str | Path, name: str) -> list[Path]:
+    """Draw an explanation to ``folder/name`` (.png and .svg)."""
+    from wdae.evaluation.plots import COLOURS, figure
+
+    shown = model.examples_of(found.name)[:_EXAMPLES]
+    with figure(12, 6.5 if shown else 4) as (fig, save):
+        rows = fig.subfigures(2, 1, height_ratios=[3, 2]) if shown else [fig]
+        left, right = rows[0].subplots(1, 2)
+        near = [n.strength if found.listens else n.similarity for n in found.neighbours]
+        _bars(left, [n.name for n in found.neighbours], near, COLOURS[0])
+        left.set_title("listens to (strength of the edge)" if found.listens else "nearest classes (cosine)")
+        names = [found.name, *(c.name for c in found.confusable)]
+        chances = [found.own_probability, *(c.probability for c in found.confusable)]
+        _bars(right, names, chances, COLOURS[1])
+        right.set_title("probabilities at its centre")
+        moved = "" if found.moved is None else f", moved by {found.moved:.1f}°"
+        rows[0].suptitle(f"{shorten(found.name, 40)}: {found.shots} examples{moved}")
+        if shown:
+            strip = rows[1].subplots(1, len(shown), squeeze=False)[0]
+            for axes, example, view in zip(strip, shown, found.examples, strict=False):
+                axes.set_xticks([])
+                axes.set_yticks([])
+                if example.picture is not None:
+                    axes.imshow(example.picture.numpy())
+                else:
+                    axes.plot(example.feature.numpy(), linewidth=0.5, color=COLOURS[0])
+                agreement = "only one" if view.agreement is None else f"agrees {view.agreement:.2f}"
+                label = shorten(Path(example.source).name, 18)
+                axes.set_xlabel(f"{label}\n{agreement}", fontsize=8)
+                if view.out_of_place:
+                    for spine in axes.spines.values():
+                        spine.set(color="red", linewidth=3)
+        return save(folder, name)
+
+
+def _bars(axes: Any, names: list[str], values: list[float], colour: str) -> None:
+    places = range(len(names))
+    axes.barh(places, values, color=colour)
+    axes.set_yticks(list(places), [shorten(name, 24) for name in names])
+    axes.invert_yaxis()

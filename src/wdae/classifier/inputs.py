@@ -48,8 +48,8 @@ def read_examples(
     if class_name is not None:
         if len(sources) == 1 and is_feature_file(sources[0]):
             rows = read_features(sources[0])
-            told = [f"{sources[0]} row {i}" for i in range(len(rows))]
-            return Examples({class_name: rows}, {class_name: told})
+            names = [f"{sources[0]} row {i}" for i in range(len(rows))]
+            return Examples({class_name: rows}, {class_name: names})
         files = _pictures(sources)
         return _embedded(model, files, [class_name] * len(files), skip_broken)
     if len(sources) > 1:

@@ -1,162 +1,179 @@
-"""Learn a model from what people have: pictures in folders, a file of features, or a feature bank."""
+"""What ``wdae learn`` is asked for, and its work while it is unfinished; free of torch, for a quick help.
+
+Beside the model to be there is a folder ``.MODEL.unfinished`` until the model is there: what was asked for,
+the run of the backbone's training, features as they are computed, the checkpoint of the method's training.
+An interrupted command goes on from there with ``--resume``, to the model that an unbroken one would make.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from wdae.config import Config, Field
+from wdae.config.shipped import recipe_file
+from wdae.errors import RunError
+from wdae.stage2.config import MetaRecipe
+from wdae.storage.records import Record, Text, construct, read_json, read_record, write_json
+from wdae.storage.unfinished import empty, working
 
-from wdae.bank import FeatureBank
-from wdae.classifier.inputs import is_feature_file
-from wdae.classifier.learning import FEWEST_CLASSES, held_out_parts, learn
-from wdae.classifier.lesson import Lesson, Work
-from wdae.classifier.model import Model
-from wdae.classifier.names import check_name
-from wdae.classifier.picture_backbone import EMBEDDED, load_backbone
-from wdae.classifier.picture_bank import picture_bank, trained_backbone
-from wdae.data import ImageSet, hold_out
-from wdae.errors import DataError, ModelError
-from wdae.parts import Part
-from wdae.runs.progress import progress
-from wdae.storage.files import sha256
-
-OnProgress = Callable[[str], None]
+ASKED = "asked.json"
 
 
-def learn_from(
-    lesson: Lesson, work: Work | None = None, on_progress: OnProgress = lambda _line: None
-) -> Model:
-    """Learn a model from a bank, a file of features, or a folder with a folder of pictures per class.
+class LearnConfig(Config):
+    """From base features to a model that classes can be added to; how a method is trained, a recipe says.
 
-    Without a source it is the one that ships with the package: 64 classes, pictures in.
-
-    Args:
-        lesson: from what, and how.
-        work: where to keep what can be gone on from, and to go on from what is there.
-        on_progress: called with advice for the person who asked, a line at a time.
+    >>> LearnConfig(held_out=0.3).max_classes
+    1000
     """
-    if lesson.source is None:
-        return _ready(lesson)
-    if work is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return learn_from(lesson, Work(Path(folder)), on_progress)
-    source, info = lesson.source, {"labels": "text", "source": lesson.source.name}
-    if (source / "manifest.json").is_file():
-        work.check_source(sha256(source / "manifest.json"))
-        return _with_backbone(_learn(FeatureBank.open(source), lesson, work, info), lesson)
-    if is_feature_file(source):
-        work.check_source(sha256(source))
-        return _with_backbone(_learn(_file_bank(source, lesson), lesson, work, info), lesson)
-    return _from_pictures(source, lesson, work, info, on_progress)
+
+    seed: int = Field(0, ge=0)
+    """Every random choice follows from it, and those of the recipe used by default."""
+    held_out: float = Field(0.2, ge=0, lt=1)
+    """Share of each base class kept out of learning, to calibrate on; where the parts do not say it."""
+    weight_epochs: int = Field(30, ge=0)
+    """Passes over the images to learn base weights, where none are given; 0: class means."""
+    novel_share: float | None = Field(None, gt=0, lt=1)
+    """Share of the pictures to classify that are expected to be of added classes; less favours base ones.
+    null: as the method has it, a half."""
+    refine_base: bool | None = None
+    """Let base weights move too when classes are added, as in the paper; null: as the method has it."""
+    max_classes: int = Field(1000, ge=5)
+    """Base classes that take part in training and calibration; more are drawn from at random."""
 
 
-def _ready(lesson: Lesson) -> Model:
-    from wdae.classifier.embedded import embedded_model
+class LearnJob(Config):
+    """From what, and how, a model is learned; see :func:`wdae.classifier.sources.learn`."""
 
-    if lesson.backbone not in (None, EMBEDDED):
-        raise DataError(
-            f"nothing to learn from with backbone {lesson.backbone}: give a folder with a folder of pictures"
-            " per class, a feature bank, or a file of features"
+    source: Path | None = None
+    """A bank, a file of features, or a folder with a folder of pictures per class."""
+    method: str | None = None
+    """A trained method to teach with: a run folder, its file, or initial-estimate."""
+    recipe: MetaRecipe | None = None
+    """How to train one."""
+    backbone: str | None = None
+    """A backbone used as it is; without, one is trained on the pictures."""
+    train: str = "conv4-64"
+    """The backbone to train then."""
+    epochs: int = Field(30, ge=1)
+    """Passes over the pictures to train it."""
+    size: int = Field(84, ge=8)
+    """Side to which pictures are scaled to train it."""
+    skip_broken: bool = False
+    """Leave unreadable pictures out."""
+    config: LearnConfig = LearnConfig()
+    """What is not a matter of the recipe."""
+
+
+def best_recipe() -> Path:
+    """The recipe used by default: wDAE-GNN+."""
+    return recipe_file("mini-imagenet/wdae-gnn-plus")
+
+
+class _Source(Record):
+    stamp: Text
+
+
+class Work:
+    """The folder of an unfinished job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def run(self) -> Path:
+        """The run of the backbone's training."""
+        return self.folder / "backbone"
+
+    @property
+    def denoiser(self) -> Path:
+        """The checkpoint of the method's training."""
+        return self.folder / "denoiser.safetensors"
+
+    def features(self) -> list[Path]:
+        """Files of features computed so far, in order."""
+        return sorted(self.folder.glob("features-*.safetensors"))
+
+    def next_features(self) -> Path:
+        """Where the next ones go."""
+        return self.folder / f"features-{len(self.features()) + 1:06d}.safetensors"
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether anything is there to go on from."""
+        from wdae.stage1.train import LAST
+
+        return self.denoiser.is_file() or bool(self.features()) or (self.run / LAST).is_file()
+
+    def check_source(self, stamp: str) -> None:
+        """Refuse to go on when what is learned from has changed since."""
+        file = self.folder / "source.json"
+        if not file.is_file():
+            write_json(file, _Source(stamp=stamp))
+        elif read_record(_Source, file).stamp != stamp:
+            raise RunError(
+                f"what is learned from has changed since {self.folder} was begun; remove that folder and"
+                " start again"
+            )
+
+
+@contextmanager
+def job_folder(job: LearnJob, output: Path, *, resume: bool) -> Iterator[tuple[LearnJob, Work]]:
+    """The job, as it was begun where it is resumed, with its work.
+
+    The folder goes when the body ends well; however else it ends, what is worth going on from stays.
+    """
+    with working(output) as folder:
+        work = Work(folder)
+        if resume:
+            job = _begun(job, work)
+        else:
+            if work.is_worth_keeping:
+                raise RunError(
+                    f"{folder} holds a model that was begun; go on with it with --resume, or remove that"
+                    " folder to start again"
+                )
+            empty(folder)
+            write_json(folder / ASKED, job.model_dump(mode="json"))
+        try:
+            yield job, work
+        except BaseException:
+            if not work.is_worth_keeping:
+                empty(folder)
+            raise
+
+
+def _begun(job: LearnJob, work: Work) -> LearnJob:
+    file = work.folder / ASKED
+    if not file.is_file():
+        raise RunError(f"nothing to resume: there is no {work.folder}; start without --resume")
+    asked = read_json(file)
+    if isinstance(asked, dict) and "recipe" in asked and "config" not in asked:
+        work.denoiser.unlink(missing_ok=True)  # of a denoiser that was trained in another way
+        asked = _of_version_1(asked)
+    begun = construct(LearnJob, json.dumps(asked), file)
+    if job.source is not None and job.source != begun.source:
+        raise RunError(
+            f"{work.folder} was begun with {begun.source}, not with {job.source}; leave the source out, or"
+            " start another model with another -o"
         )
-    model = embedded_model()
-    recipe, made = lesson.recipe, type(lesson.recipe)()
-    changed = sorted(key for key in type(made).model_fields if getattr(recipe, key) != getattr(made, key))
-    fixed = [key for key in changed if key not in ("novel_share", "refine_base")]
-    if fixed:
-        raise DataError(
-            f"the model that ships with the package is learned already, so {', '.join(fixed)} cannot be set;"
-            " give something to learn from, or leave it out"
-        )
-    calibration = replace(model.ground.calibration, novel_share=recipe.novel_share)
-    model.ground = replace(model.ground, calibration=calibration, refine_base=recipe.refine_base)
-    return model
+    return begun
 
 
-def _from_pictures(
-    source: Path, lesson: Lesson, work: Work, info: Mapping[str, Any], on_progress: OnProgress
-) -> Model:
-    from wdae.data import open_dataset
-
-    config = lesson.recipe
-    images = _base_only(open_dataset(source))
-    for name in images.class_names:
-        check_name(name)
-    work.check_source(images.source.stamp())
-    per_class = _per_class(images, config.held_out)
-    images = hold_out(images, per_class, config.seed) if per_class else images
-    if lesson.backbone is not None:
-        eye, weights, scale = load_backbone(lesson.backbone), None, None
-    else:
-        on_progress(
-            f"training {lesson.train} on {len(images)} pictures; with fewer than some hundred a class, the"
-            " backbone that ships with the package is better and quicker: --backbone embedded"
-        )
-        eye, weights, scale = trained_backbone(lesson, source, images, per_class, work)
-    bank = picture_bank(images, eye, weights, scale, work, skip_broken=lesson.skip_broken)
-    model = _learn(bank, lesson, work, {**info, "backbone": eye.name})
-    model.backbone = eye
-    return model
-
-
-def _learn(bank: FeatureBank, lesson: Lesson, work: Work, info: Mapping[str, Any]) -> Model:
-    config = lesson.recipe
-    per_step = max(1, min(8, 500 // max(1, min(bank.n_base, config.max_classes))))
-    total = config.steps * per_step if config.kind != "none" and bank.n_base >= FEWEST_CLASSES else 0
-    done = per_step * _steps_done(work.denoiser)
-    with progress(total, "training the denoiser", done=done) as bar:
-        return learn(bank, config, info=dict(info), on_progress=bar.update, checkpoint=work.denoiser)
-
-
-def _steps_done(checkpoint: Path) -> int:
-    from wdae.storage.checkpoint import load_checkpoint
-
-    return int(load_checkpoint(checkpoint).state["progress"]["step"]) if checkpoint.is_file() else 0
-
-
-def _with_backbone(model: Model, lesson: Lesson) -> Model:
-    """A model learned from features takes pictures too, once it is told which backbone they came from."""
-    if lesson.backbone is None:
-        return model
-    eye = load_backbone(lesson.backbone)
-    if eye.dim != model.ground.dim:
-        raise ModelError(
-            f"backbone {lesson.backbone} gives features of size {eye.dim}, those of {lesson.source} are of"
-            f" size {model.ground.dim}; give the backbone that they were computed with"
-        )
-    model.backbone = eye
-    return model
-
-
-def _file_bank(path: Path, lesson: Lesson) -> FeatureBank:
-    from wdae.bank.importing import import_bank
-
-    config = lesson.recipe
-    bank = import_bank(path, all_base=True, held_out=0)
-    if bank.has(Part.BASE_HELD_OUT) or bank.base_weights is not None:
-        return bank
-    base = (bank.parts == Part.BASE_TRAIN.code).nonzero()[:, 0]
-    parts = bank.parts.clone()
-    _, numbered = bank.labels[base].unique(return_inverse=True)
-    parts[base] = held_out_parts(numbered, config.held_out, config.seed)
-    return replace(bank, parts=parts)
-
-
-def _base_only(images: ImageSet) -> ImageSet:
-    """Without novel classes, which nothing may be learned from."""
-    rows = np.flatnonzero(images.parts != Part.NOVEL.code).astype(np.int64)
-    if not len(rows):
-        raise DataError(f"{images.name} has novel classes only; give base classes to learn from")
-    return images.select(rows)
-
-
-def _per_class(images: ImageSet, share: float) -> int:
-    """How many pictures of each base class to hold out: a share of the smallest class, where it has 4."""
-    if len(images.rows(Part.BASE_HELD_OUT)):
-        return 0
-    counts = images.counts(Part.BASE_TRAIN)
-    fewest = int(counts[counts > 0].min())
-    return max(1, round(share * fewest)) if fewest >= 4 and share > 0 else 0
+def _of_version_1(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked of a version whose models trained a denoiser of their own; features computed stay."""
+    old = asked["recipe"]
+    denoiser = {
+        key: old[key] for key in ("kind", "hidden", "layers", "dropout", "neighbours", "inverse_temperature")
+    }
+    wanted = {"seed": old["seed"], "training": {"noise": old["noise"], "steps": old["steps"]}}
+    without = old["kind"] == "none"
+    return {
+        **asked,
+        "method": "initial-estimate" if without else None,
+        "recipe": None if without else {"name": f"wdae-{old['kind']}", "denoiser": denoiser, **wanted},
+        "config": {key: old[key] for key in LearnConfig.model_fields},
+    }

@@ -1,239 +1,269 @@
-"""From a bank of base features to a model: base weights, denoiser, calibration, graph."""
+"""From a bank of base features to a model: base weights, a trained method, its balance, the class graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wdae.bank import ClassSet, FeatureBank
-from wdae.calibration.rehearse import Stage, calibrate
-from wdae.classifier.base_knowledge import Ground
+from wdae.bank import FeatureBank
+from wdae.bank.feature_bank import class_means
+from wdae.calibration.balance import measured, tune
+from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
+from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.base_weights import learn_weights
-from wdae.classifier.config import LearnConfig
+from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
-from wdae.errors import BankError
-from wdae.evaluation.config import EvaluationConfig
+from wdae.config import load
+from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
+from wdae.methods.base import Method, base_classes
+from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
-from wdae.nn.incremental import BaseState
+from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
+from wdae.runs.progress import progress
 from wdae.runtime.randomness import derive_seed
-from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
-from wdae.stage2.learner import as_method
-from wdae.stage2.train import train
+from wdae.stage2.config import MetaRecipe
+from wdae.stage2.run import MODEL, fit_method
+from wdae.stage2.space import in_space, with_base_weights
+from wdae.storage.checkpoint import load_checkpoint
 
 FEWEST_CLASSES = 10
-"""Base classes that a denoiser is trained on, beside those it is rehearsed with; with fewer there is none."""
+"""Base classes that a denoiser is trained on, beside the pseudo-novel ones; with fewer there is none."""
+SHOTS = (1, 2, 5, 10, 20)
+"""Numbers of shots that the initial estimate is balanced for."""
 
-_KEPT_EVERY = 100  # steps between two checkpoints
+_ENOUGH = 6  # images of a pseudo-novel class: five shots and a query
+_ESTIMATE_EPISODES = 200
+_SCORES = 3e7  # base scores that ε and balance are found on
+_REFIT_STEPS = 100  # in which a trained space learns base classes that are new to it
 
-OnProgress = Callable[..., None]
+RecipeLike = MetaRecipe | Mapping[str, Any] | str | Path
+MethodLike = Method | str | Path
 
 
-def learn(
+def learn_from_bank(
     bank: FeatureBank,
     config: LearnConfig | None = None,
     *,
-    info: dict[str, Any] | None = None,
-    on_progress: OnProgress | None = None,
+    method: MethodLike | None = None,
+    recipe: RecipeLike | None = None,
+    info: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
+    show_progress: bool = False,
 ) -> Model:
     """Learn a model from the base classes of a bank.
 
-    Held-out base images calibrate it. Classes that play new in the rehearsal are the bank's validation
-    classes or, where it has none, some base classes that the denoiser then does not see. Novel classes of
-    the bank are never looked at.
+    The model teaches with a method: one that was trained before, or one that is trained here as ``wdae
+    train`` does, on pseudo-novel classes: the bank's validation classes or, where it has none, a fifth of its
+    base classes. Too few classes for a denoiser leave the initial estimate, balanced. Novel classes of the
+    bank are never looked at.
 
     Args:
         bank: with base-train images; base weights are learned where it has none.
-        config: everything that matters.
+        config: what is not a matter of the recipe.
+        method: a trained method, its run folder or file, or ``initial-estimate``.
+        recipe: how to train one: a recipe, its file, or keys in which it differs from wDAE-GNN+, the default.
         info: provenance to keep with the model, JSON values.
-        on_progress: called with the number of training episodes done, for a progress bar.
-        checkpoint: where to keep the denoiser's training, and to go on from if it is there.
+        checkpoint: where to keep the method's training, and to go on from if it is there.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 4, 2, 12, 8, seed=0, held_out_per_class=4)
-    >>> model = learn(bank, LearnConfig(hidden=8, steps=2, calibration_episodes=10))
-    >>> len(model.names), model.ground.info["denoiser"]
-    (16, 'gnn, trained on 16 classes')
+    >>> short = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
+    >>> model = learn_from_bank(bank, recipe=short)
+    >>> len(model.names), model.base.info["denoiser"]
+    (16, 'wdae-gnn+, trained on 16 classes')
     """
     config = config or LearnConfig()
+    if method is not None and recipe is not None:
+        raise RecipeError("give a trained method or a recipe to train one by, not both")
     if not bank.has(Part.BASE_TRAIN):
         raise BankError("the bank has no base-train images to learn a model from")
-    train_set = bank.select(Part.BASE_TRAIN)
-    held_out = bank.select(Part.BASE_HELD_OUT) if bank.has(Part.BASE_HELD_OUT) else None
-    if bank.base_weights is None:
-        seed = derive_seed(config.seed, "base weights")
-        weights, scale = learn_weights(train_set, held_out, config.weight_epochs, seed)
+    bank = _with_weights(bank, config)
+    seed = derive_seed(config.seed, "learn")
+    played = bank
+    facts: dict[str, Any] = {}
+    found: Weighing
+    if method is not None and method != InitialEstimate.name:
+        found = _fitting(method, bank, seed)
+        facts["denoiser"] = f"{found.name}, trained before"
+    elif method is None and (reason := _too_few(played := _training_bank(bank, config))) is None:
+        asked = fitted(as_recipe(recipe, config.seed), played)
+        found = _trained(asked, played, checkpoint, show_progress)
+        if found.space is not None and played.n_base != bank.n_base:
+            found.space = with_base_weights(found.space, bank, asked.space.refit_steps, seed)
+        facts |= {
+            "denoiser": f"{found.name}, trained on {played.n_base} classes",
+            "recipe": asked.model_dump(mode="json"),
+        }
     else:
-        weights, scale = unit(bank.base_weights.float()), bank.cosine_scale or 10.0
-    cast = _cast(bank, train_set, held_out, weights, config)
-    method, why_not = _denoiser(cast, scale, config, on_progress, checkpoint)
-    stages: list[Stage] = []
-    if held_out is not None and method is None and not bank.has(Part.VALIDATION):
-        stages = _rotation(train_set, held_out, weights, config)
-    elif cast.held_out is not None and cast.pool is not None:
-        state = None
-        if method is not None:
-            state = BaseState(method.denoiser, cast.base, method.n_neighbours, method.inverse_temperature)
-        stages = [Stage(cast.base, cast.held_out, cast.pool, state)]
-    calibration, steps = calibrate(
-        weights,
-        held_out,
-        scale,
-        stages,
-        config.shots,
-        config.calibration_episodes,
-        derive_seed(config.seed, "rehearsal"),
-        config.novel_share,
-    )
-    graph = None
-    if method is not None:
-        method.steps = steps or method.steps
-        if method.denoiser.kind == "gnn":
-            graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
-    facts = {
-        "denoiser": why_not or f"{config.kind}, trained on {len(cast.base)} classes",
-        "played_new": sum(stage.pool.n_classes for stage in stages),
-        "recipe": config.model_dump(mode="json"),
-        **(info or {}),
-    }
-    ground = Ground(
-        train_set.names, weights, train_set.counts, calibration, method, graph, config.refine_base, facts
-    )
-    return Model(ground)
+        played = bank
+        found = _balanced_estimate(bank, seed)
+        facts["denoiser"] = "none, as asked for" if method is not None else reason
+    return Model(_knowledge(found, bank, played, config, {**facts, **(info or {})}))
 
 
-@dataclass(frozen=True)
-class _Cast:
-    """Who plays what in training and rehearsal; ``train`` holds the images of the classes of ``base``."""
-
-    base: Tensor
-    train: ClassSet
-    held_out: ClassSet | None
-    pool: ClassSet | None
-
-
-def _cast(
-    bank: FeatureBank, train_set: ClassSet, held_out: ClassSet | None, weights: Tensor, config: LearnConfig
-) -> _Cast:
-    order = _shuffled(train_set.n_classes, config.seed)
-    stays, pool = order, None
-    if bank.has(Part.VALIDATION):
-        pool = bank.select(Part.VALIDATION)
-    elif config.kind != "none" and len(order) >= FEWEST_CLASSES + 2:
-        n_new = max(2, round(0.2 * len(order)))
-        chosen = order[: min(n_new, config.max_classes // 2)].sort().values
-        pool = _images_of(train_set, held_out, chosen, max(config.shots) + 1)
-        stays = order[n_new:] if pool is not None else order
-    stays = stays[: config.max_classes].sort().values
-    kept = _pick(held_out, stays) if held_out is not None else None
-    if kept is not None and not len(kept.features):
-        kept = None
-    return _Cast(weights[stays], _pick(train_set, stays), kept, pool)
+def _knowledge(
+    method: Weighing, bank: FeatureBank, played: FeatureBank, config: LearnConfig, info: dict[str, Any]
+) -> BaseKnowledge:
+    """The method on all base classes, its balance measured on those that it was trained on."""
+    seen, tried = bank, played
+    if isinstance(method, WDAE) and method.space is not None:
+        seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
+    bare = copy.copy(method)
+    if isinstance(bare, WDAE):
+        bare.space = None
+    method.balance = measured(bare, seen, tried, seed=config.seed, images=_ENOUGH)
+    if config.novel_share is not None:
+        method.balance = replace(method.balance, novel_share=config.novel_share)
+    if config.refine_base is not None and isinstance(method, WDAE):
+        method.refine_base = config.refine_base
+    base, graph = base_classes(seen), None
+    weights = unit(base.weights)
+    if isinstance(method, WDAE) and method.space is not None:
+        weights = method.space.weights
+    if isinstance(method, WDAE) and method.denoiser.kind == "gnn":
+        graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
+    train = bank.select(Part.BASE_TRAIN)
+    info["pseudo_novel"] = len(played.classes_of(Part.VALIDATION)) or len(bank.base_classes)
+    return BaseKnowledge(train.names, weights, train.counts, method, base.scale, graph, info)
 
 
-def _rotation(train_set: ClassSet, held_out: ClassSet, weights: Tensor, config: LearnConfig) -> list[Stage]:
-    """Without a denoiser every base class can play new in turn, a quarter of them at a time."""
-    order = _shuffled(train_set.n_classes, config.seed)[: config.max_classes]
-    if len(order) < 3:
-        return []
-    stages = []
-    for fold in order.chunk(4 if len(order) >= 4 else len(order)):
-        stays = order[~torch.isin(order, fold)].sort().values
-        pool = _images_of(train_set, held_out, fold.sort().values, max(config.shots) + 1)
-        kept = _pick(held_out, stays)
-        if pool is not None and len(kept.features):
-            stages.append(Stage(weights[stays], kept, pool))
-    return stages
+def _in_space(some: FeatureBank, bank: FeatureBank, space: FeatureSpace) -> FeatureBank:
+    """A bank with some of the base classes of another, in a space that has weights of all."""
+    rows = [bank.base_classes.index(c) for c in some.base_classes]
+    return in_space(some, replace(space, weights=space.weights[rows]))
 
 
-def _shuffled(n_classes: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(derive_seed(seed, "cast"))
-    return torch.randperm(n_classes, generator=generator)
-
-
-def _images_of(
-    train_set: ClassSet, held_out: ClassSet | None, classes: Tensor, enough: int
-) -> ClassSet | None:
-    """Images of classes that play new: held-out ones where there are enough; a backbone may know others."""
-    if held_out is not None and int(held_out.counts[classes].min()) >= enough:
-        return _pick(held_out, classes)
-    parts = [train_set] if held_out is None else [train_set, held_out]
-    counts = torch.stack([part.counts[classes] for part in parts]).sum(0)
-    classes = classes[counts >= 2]
-    if not len(classes):
-        return None
-    groups = [torch.cat([part.of_class(c) for part in parts]) for c in classes.tolist()]
-    sizes = torch.tensor([len(group) for group in groups])
-    names = tuple(train_set.names[c] for c in classes.tolist())
-    return ClassSet(torch.cat(groups), sizes.cumsum(0) - sizes, sizes, names)
-
-
-def _pick(images: ClassSet, classes: Tensor) -> ClassSet:
-    """The images of some classes, numbered anew."""
-    rows = [images.of_class(c) for c in classes.tolist()]
-    counts = images.counts[classes]
-    names = tuple(images.names[c] for c in classes.tolist())
-    return ClassSet(torch.cat(rows), counts.cumsum(0) - counts, counts, names)
-
-
-def _denoiser(
-    cast: _Cast, scale: float, config: LearnConfig, on_progress: OnProgress | None, checkpoint: Path | None
-) -> tuple[WDAE | None, str]:
-    """A trained denoiser, or the reason why there is none."""
-    if config.kind == "none":
-        return None, "none, as asked for"
-    several = (cast.train.counts >= 2).nonzero()[:, 0]
-    if len(several) < FEWEST_CLASSES or cast.pool is None or cast.held_out is None:
-        return None, (
-            f"none: {len(several)} base classes with 2 images or more; {FEWEST_CLASSES + 2} with at least 4"
-            " are needed. Added classes keep their initial estimate"
+def as_recipe(recipe: RecipeLike | None, seed: int = 0) -> MetaRecipe:
+    """A recipe from what is given; by default wDAE-GNN+, with other keys where some are given."""
+    if recipe is None or isinstance(recipe, Mapping):
+        found = load(MetaRecipe, best_recipe(), {"seed": seed, **(recipe or {})})
+    else:
+        found = recipe if isinstance(recipe, MetaRecipe) else load(MetaRecipe, Path(recipe))
+    if found.method is not None:
+        raise RecipeError(
+            f"recipe {found.name!r} trains {found.method!r}; a model teaches with a denoiser of class"
+            " weights: leave 'method' out"
         )
-    pool = _pick(cast.train, several)
-    fewest = int(pool.counts.min())
-    shots = tuple(k for k in config.shots if k < fewest) or (1,)
-    recipe = MetaRecipe(
-        seed=derive_seed(config.seed, "denoiser"),
-        device="cpu",
-        precision="float32",
-        denoiser=DenoiserConfig(
-            kind=config.kind,
-            hidden=config.hidden,
-            layers=config.layers,
-            dropout=config.dropout,
-            neighbours=config.neighbours,
-            inverse_temperature=config.inverse_temperature,
-        ),
-        training=TrainingConfig(
-            n_fake=max(1, min(20, round(0.3 * len(several)), len(several) - 2)),
-            shots=shots,
-            queries_per_novel=min(5, fewest - max(shots)),
-            noise=config.noise,
-            steps=config.steps,
-            episodes_per_step=max(1, min(8, 500 // len(several))),
-            validate_every=min(_KEPT_EVERY, config.steps),
-            keep="last",
-        ),
-        evaluation=EvaluationConfig(),
+    return found
+
+
+def fitted(recipe: MetaRecipe, bank: FeatureBank) -> MetaRecipe:
+    """The recipe with episodes for which a bank has classes and images, and time; else as it is."""
+    training, evaluation, n_base = recipe.training, recipe.evaluation, bank.n_base
+    fewest = min(bank.counts(Part.BASE_TRAIN))
+    shots = tuple(k for k in training.shots if k < fewest) or (1,)
+    queries = max(1, min(evaluation.queries, min(bank.counts(Part.VALIDATION)) - min(shots)))
+    fewer = {
+        "n_fake": max(1, min(training.n_fake, n_base // 3)),
+        "shots": shots,
+        "queries_per_novel": min(training.queries_per_novel, fewest - max(shots)),
+        "episodes_per_step": max(1, min(training.episodes_per_step, 1024 // n_base)),
+        "validate_every": min(training.validate_every, training.steps),
+        "validation_episodes": min(training.validation_episodes, max(100, 128_000 // n_base)),
+    }
+    episodes = int(_SCORES / (2 * evaluation.ways * queries * n_base))
+    fewer_played = {"queries": queries, "step_episodes": min(evaluation.step_episodes, max(100, episodes))}
+    return recipe.model_copy(
+        update={
+            "training": training.model_copy(update=fewer),
+            "evaluation": evaluation.model_copy(update=fewer_played),
+        }
     )
-    small = FeatureBank.build(
-        pool.features,
-        pool.labels,
-        [str(i) for i in range(len(several))],
-        Part.BASE_TRAIN,
-        base_weights=cast.base[several],
-        cosine_scale=scale,
+
+
+def _training_bank(bank: FeatureBank, config: LearnConfig) -> FeatureBank:
+    return set_aside(bank, _ENOUGH, config.max_classes, derive_seed(config.seed, "set aside"))
+
+
+def _too_few(bank: FeatureBank) -> str | None:
+    """Why no denoiser can be trained on a bank; None where one can."""
+    validation = bank.counts(Part.VALIDATION)
+    if bank.n_base >= FEWEST_CLASSES and len(validation) >= 2 and min(validation) >= 2:
+        return None
+    return (
+        f"none: {bank.n_base} base classes with 2 images or more to train on; {FEWEST_CLASSES} are needed,"
+        " and 2 to choose on. Added classes keep their initial estimate"
     )
+
+
+def _trained(recipe: MetaRecipe, bank: FeatureBank, checkpoint: Path | None, show: bool) -> WDAE:
     begun = checkpoint is not None and checkpoint.is_file()
-    learner = train(recipe, small, on_progress=on_progress, checkpoint=checkpoint, resume=begun)
-    return as_method(learner, recipe), ""
+    done = load_checkpoint(checkpoint).state["progress"]["step"] if begun and checkpoint is not None else 0
+    each = recipe.training.episodes_per_step
+    options: dict[str, Any] = {"checkpoint": checkpoint, "resume": begun}
+    if show:
+        with progress(recipe.training.steps * each, f"training {recipe.name}", done=done * each) as bar:
+            method = fit_method(recipe, bank, on_progress=bar.update, **options)
+    else:
+        method = fit_method(recipe, bank, **options)
+    assert isinstance(method, WDAE)
+    method.denoiser = method.denoiser.cpu()
+    method.space = None if method.space is None else method.space.to("cpu")
+    method.dtype = torch.float32
+    return method
+
+
+def _fitting(method: MethodLike, bank: FeatureBank, seed: int) -> Weighing:
+    """A trained method for the base classes of a bank, which a space may have to learn first."""
+    if isinstance(method, Method):
+        found = copy.copy(method)
+    else:
+        path = Path(method)
+        found = load_method(path / MODEL if path.is_dir() else path, dim=bank.dim)
+    if not isinstance(found, WDAE | InitialEstimate):
+        raise ModelError(
+            f"a model teaches with a method that makes class weights (wDAE, initial-estimate); {found.name}"
+            " is for wdae evaluate and wdae compare"
+        )
+    if isinstance(found, WDAE):
+        found.dtype = torch.float32
+        if found.denoiser.dim != bank.dim:
+            raise ModelError(
+                f"{found.name} works on features of size {found.denoiser.dim}, the bank's are of size"
+                f" {bank.dim}; use the bank it was trained on, or train it on this one"
+            )
+        if found.space is not None:
+            means = class_means(in_space(bank, replace(found.space, weights=base_classes(bank).weights)))
+            known = found.space.weights
+            same = known.shape == means.shape and bool(
+                ((means @ known.T).argmax(1) == torch.arange(len(known))).double().mean() >= 0.5
+            )
+            if not same:
+                found.space = with_base_weights(found.space, bank, _REFIT_STEPS, seed)
+    return found
+
+
+def _balanced_estimate(bank: FeatureBank, seed: int) -> InitialEstimate:
+    where = where_to_play(bank)
+    if where is None:
+        return InitialEstimate()
+    episodes = min(_ESTIMATE_EPISODES, max(10, int(_SCORES / (150 * bank.n_base))))
+    try:
+        tuned = tune(
+            InitialEstimate(), bank, SHOTS, where=where, n_episodes=episodes, seed=seed, images=_ENOUGH
+        )
+    except EpisodeError:  # no class can play novel
+        return InitialEstimate()
+    return InitialEstimate(tuned.balance)
+
+
+def _with_weights(bank: FeatureBank, config: LearnConfig) -> FeatureBank:
+    if bank.base_weights is not None:
+        return bank
+    train = bank.select(Part.BASE_TRAIN)
+    held_out = bank.select(Part.BASE_HELD_OUT) if bank.has(Part.BASE_HELD_OUT) else None
+    seed = derive_seed(config.seed, "base weights")
+    return bank.with_base_weights(*learn_weights(train, held_out, config.weight_epochs, seed))
 
 
 def held_out_parts(labels: Tensor, share: float, seed: int) -> Tensor:

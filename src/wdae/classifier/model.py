@@ -9,12 +9,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wdae.classifier.base_knowledge import Ground, NovelWeights, class_means
+from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
+from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
+from wdae.nn.space import FeatureSpace
 
 _SMALLEST_NORM = 1e-12
 _BLOCK = 256  # vectors scored at once: their scores stay in the cache
@@ -37,14 +39,16 @@ class Example:
 class Head:
     """The linear classifier that a state of the model comes down to.
 
-    Scores are ``unit(x) @ (gains · weights).T + offsets``; their softmax are the probabilities.
+    Scores are ``z @ (gains · weights).T + offsets``, where z is the feature in the method's space, of unit
+    length; their softmax are the probabilities.
 
-    Shapes: weights ``[C, D]`` (unit rows), gains, offsets ``[C]``; novel is None without added classes. The
-    offset of an added class includes ``prior``, how much likelier it is than a base class.
+    Shapes: weights and initial (the estimates that the class graph is built on) ``[C, D]``, unit rows; gains,
+    offsets ``[C]``; steps ``[C]`` (ε, 0 for base classes; empty without a denoiser). The offset of an added
+    class includes ``prior``, how much likelier it is than a base class.
 
-    >>> from wdae.methods.calibration import Calibration
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
-    >>> head = Model(ground).head
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> head = Model(base).head
     >>> head.scores(torch.tensor([[0.0, 3.0, 0.0, 4.0]])).round(decimals=3).tolist()
     [[0.0, 6.0]]
     """
@@ -54,9 +58,10 @@ class Head:
     weights: Tensor
     gains: Tensor
     offsets: Tensor
-    novel_names: tuple[str, ...] = ()
-    novel: NovelWeights | None = None
+    initial: Tensor
+    steps: Tensor
     prior: float = 0.0
+    space: FeatureSpace | None = None
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -65,13 +70,16 @@ class Head:
 
     @torch.no_grad()
     def blocks(self, features: Tensor) -> Iterator[Tensor]:
-        """Calibrated scores ``[m, C]`` of features ``[M, D]``, a few thousand at a time.
+        """Calibrated scores ``[m, C]`` of features ``[M, D]``, a few hundred at a time.
 
         The features need not be normalised.
         """
-        matrix = self.matrix.T
         for some in features.split(_BLOCK):
-            yield torch.addmm(self.offsets, unit(some), matrix)
+            yield self.linear(unit(some) if self.space is None else self.space.features(some))
+
+    def linear(self, vectors: Tensor) -> Tensor:
+        """Calibrated scores ``[M, C]`` of unit vectors ``[M, D]`` of the method's space."""
+        return torch.addmm(self.offsets, vectors, self.matrix.T)
 
     def scores(self, features: Tensor) -> Tensor:
         """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
@@ -94,23 +102,25 @@ class Model:
 
     Adding, removing and undoing change this object alone; :mod:`wdae.classifier.store` keeps it on disk.
 
-    >>> from wdae.methods.calibration import Calibration
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
-    >>> model = Model(ground)
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> model = Model(base)
     >>> model.add({"okapi": torch.eye(4)[2:3]})
     >>> model.names, model.scores(torch.eye(4)[2:3]).argmax(1).tolist()
     (('cat', 'dog', 'okapi'), [2])
     """
 
     def __init__(
-        self, ground: Ground, examples: Sequence[Example] = (), history: History | None = None
+        self, base: BaseKnowledge, examples: Sequence[Example] = (), history: History | None = None
     ) -> None:
-        self.ground = ground
+        self.base = base
         self.examples = list(examples)
         self.backbone: PictureBackbone | None = None
         self.history = history or History()
         self._state: State = self.history.state()
+        self.stored: str | None = None  # the digest of the manifest that it was read from
         self._head: Head | None = None
+        self._estimates: dict[tuple[int, ...], Tensor] = {}  # by rows of examples
 
     @property
     def state(self) -> State:
@@ -126,15 +136,15 @@ class Model:
     @property
     def names(self) -> tuple[str, ...]:
         """All classes: base first; adding never renumbers."""
-        return (*self.ground.names, *self.added)
+        return (*self.base.names, *self.added)
 
     @cached_property
     def _base_index(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.ground.names)}
+        return {name: i for i, name in enumerate(self.base.names)}
 
     @cached_property
     def _separators(self) -> bool:
-        return any(has_separator(name) for name in self.ground.names)
+        return any(has_separator(name) for name in self.base.names)
 
     def shots(self, name: str) -> int:
         """Number of examples that a class was given since the model was learned."""
@@ -164,10 +174,10 @@ class Model:
         added: dict[str, list[int]] = {}
         for name, features in rows.items():
             start = len(self.examples)
-            told = list((sources or {}).get(name, [""] * len(features)))
+            given = list((sources or {}).get(name, [""] * len(features)))
             shown = (pictures or {}).get(name)
             self.examples += [
-                Example(feature, told[i], None if shown is None else shown[i])
+                Example(feature, given[i], None if shown is None else shown[i])
                 for i, feature in enumerate(features)
             ]
             added[name] = list(range(start, start + len(features)))
@@ -198,7 +208,7 @@ class Model:
 
     def _checked_features(self, name: str, features: Tensor) -> Tensor:
         features = torch.as_tensor(features)
-        shown, dim = repr(shorten(name)), self.ground.dim
+        shown, dim = repr(shorten(name)), self.base.dim
         if features.ndim != 2 or (len(features) and features.shape[1] != dim):
             raise ModelError(
                 f"class {shown}: features have shape {list(features.shape)}, the model works on [k, {dim}];"
@@ -254,30 +264,43 @@ class Model:
         return self._head
 
     def _build_head(self) -> Head:
-        ground, added = self.ground, self.added
+        base, names, n_base = self.base, self.names, len(self.base.names)
+        order = sorted(self.added)  # so that the order of adding cannot show, not even in the last digit
+        weights, initial = base.weights, base.weights
+        gains, offsets = torch.full((n_base,), base.calibration.gain), torch.zeros(n_base)
+        steps = torch.zeros(0 if base.denoiser is None else n_base)
+        if order:
+            self._estimates = {rows: self._estimate(rows) for rows in (self._state[name] for name in order)}
+            estimates = torch.stack([self._estimates[self._state[name]] for name in order])
+            shots = torch.tensor([self.shots(name) for name in order])
+            with torch.no_grad():
+                scorer = base.adapter.weigh(estimates[None], shots[None], joint=True)
+            place = {name: i for i, name in enumerate(order)}
+            back = torch.tensor([place[name] for name in self.added])
+            slope, offset = torch.ones(len(order)), torch.zeros(len(order))
+            if isinstance(scorer, BalancedScorer):
+                slope, offset = (value.expand(1, 1, -1)[0, 0] for value in (scorer.slope, scorer.offset))
+            weights = scorer.weights()[0]
+            weights = torch.cat([weights[:n_base], weights[n_base:][back]])
+            initial = torch.cat([initial, estimates[back]])
+            gains, offsets = torch.cat([gains, gains[0] * slope[back]]), torch.cat([offsets, offset[back]])
+            if base.denoiser is not None:
+                steps = torch.cat([steps, steps_for(shots[back], base.denoiser.steps)])
         extra = {
             self._base_index[name]: torch.stack([self.examples[row].feature for row in rows])
             for name, rows in self._state.items()
             if name in self._base_index
         }
-        order = sorted(added)  # so that the order of adding cannot show, not even in the last digit
-        groups = [torch.stack([e.feature for e in self.examples_of(name)]) for name in order]
-        n_base, base, novel = len(ground.names), ground.weights, None
-        prior = ground.calibration.prior(n_base, len(added))
-        weights, gains, offsets = base, torch.full((n_base,), ground.calibration.gain), torch.zeros(n_base)
-        if groups:
-            novel = ground.novel_weights(groups)
-            base = novel.base
-        base = ground.base_with_examples(base, extra)
-        if novel is None:
-            weights = base
-        else:
-            place = {name: i for i, name in enumerate(order)}
-            permutation = torch.tensor([place[name] for name in added])
-            more, shift = ground.calibration.rows(novel.shots[permutation])
-            weights = torch.cat([base, novel.final[permutation]])
-            gains, offsets = torch.cat([gains, more]), torch.cat([offsets, shift + prior])
-        return Head(self.names, n_base, weights, gains, offsets, tuple(order), novel, prior)
+        weights = base.with_examples(weights, extra)
+        prior = base.calibration.prior(n_base, len(order))
+        return Head(names, n_base, weights, gains, offsets, initial, steps, prior, base.space)
+
+    def _estimate(self, rows: tuple[int, ...]) -> Tensor:
+        """The initial estimate of a class that has these examples; kept from one change to the next."""
+        known = self._estimates.get(rows)
+        if known is not None:
+            return known
+        return self.base.estimate(torch.stack([self.examples[row].feature for row in rows]))
 
     def scores(self, features: Tensor) -> Tensor:
         """Calibrated scores ``[M, C]`` of features ``[M, D]``; their softmax are probabilities."""
@@ -286,15 +309,12 @@ class Model:
     def check_features(self, features: Tensor) -> Tensor:
         """Vectors ``[M, D]`` as float32; another size and values that are not finite are refused."""
         features = torch.as_tensor(features).detach().cpu().float()
-        if features.ndim != 2 or features.shape[1] != self.ground.dim:
+        if features.ndim != 2 or features.shape[1] != self.base.dim:
             raise ModelError(
                 f"features have shape {list(features.shape)}, the model works on [pictures,"
-                f" {self.ground.dim}]; use the backbone that the model was learned with"
+                f" {self.base.dim}]; use the backbone that the model was learned with"
             )
         if not bool(features.isfinite().all()):
             row = int((~features.isfinite().all(1)).nonzero()[0])
             raise ModelError(f"features have NaN or infinite values, first in row {row}; compute them again")
         return features
-
-
-__all__ = ["Example", "Head", "Model", "class_means"]

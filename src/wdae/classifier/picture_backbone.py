@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wdae.bank.embedded import ASSETS
 from wdae.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ THUMBNAIL = 64
 
 _FEW = 64  # pictures that are not worth starting processes for
 EMBEDDED = "embedded"
+_FOLDER = ASSETS / "resnet12"
 _SHIPPED = ("backbone", "backbone_options", "image_size", "mean", "std", "weights_sha256")
 
 
@@ -46,8 +48,8 @@ class PictureBackbone:
         tensors: its weights, or None for the one that ships with the package, which is not copied.
 
     >>> from wdae.backbones import build
-    >>> eye = PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
-    >>> eye.name, eye.image_size, eye.dim
+    >>> backbone = PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    >>> backbone.name, backbone.image_size, backbone.dim
     ('conv4-64', 16, 64)
     """
 
@@ -148,6 +150,31 @@ class PictureBackbone:
             yield Embedded(piece.rows, features, _thumbnails(piece.images))
 
 
+def embedded_backbone() -> PictureBackbone:
+    """A small ResNet-12 of our own, trained on MiniImageNet's 64 base classes: pictures in, features out.
+
+    ``embedded_backbone().features(["a.jpg", "b.jpg"])`` are vectors for :class:`wdae.FewShotClassifier`;
+    ``network`` is the torch module. Its model card is ``assets/resnet12/README.md``.
+
+    >>> backbone = embedded_backbone()
+    >>> backbone.image_size, backbone.dim, len(backbone.class_names), backbone.class_names[:2]
+    (80, 512, 64, ('house finch', 'robin'))
+    """
+    from wdae.stage1.model_file import WEIGHTS, load_model
+    from wdae.storage.files import sha256
+
+    if not (_FOLDER / WEIGHTS).is_file():
+        raise ModelError(
+            "this copy of wdae has no backbone inside; give timm:NAME or a folder of wdae pretrain, or train"
+            " one on your pictures with --train NAME"
+        )
+    trained = load_model(_FOLDER)
+    known = {key: trained.card[key] for key in ("image_size", "mean", "std", "class_names")}
+    return PictureBackbone.of(
+        trained.network.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(_FOLDER / WEIGHTS)
+    )
+
+
 def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> PictureBackbone:
     """A frozen backbone: ``embedded``, ``pkg.module:factory``, ``timm:NAME``, or a stage-1 model.
 
@@ -188,8 +215,6 @@ def of_stage1(folder: Path) -> PictureBackbone:
 
 def _shipped(wanted: str | None = None) -> PictureBackbone:
     """The backbone that ships with the package; its weights must be those that a model was learned with."""
-    from wdae.classifier.embedded import embedded_backbone
-
     shipped = embedded_backbone()
     if wanted is not None and wanted != shipped.card["weights_sha256"]:
         raise ModelError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
-from wdae.classifier.lesson import Lesson, Work
+from wdae.classifier.learn_job import LearnJob, Work
 from wdae.classifier.picture_backbone import PictureBackbone, of_stage1
 from wdae.data import ImageSet
 from wdae.errors import WdaeError
@@ -21,7 +21,7 @@ _SAVED_TOGETHER = 2048  # pictures whose features an interruption can cost
 
 
 def trained_backbone(
-    lesson: Lesson, source: Path, images: ImageSet, per_class: int, work: Work
+    job: LearnJob, source: Path, images: ImageSet, per_class: int, work: Work
 ) -> tuple[PictureBackbone, Tensor, float]:
     """Stage 1 on the pictures of a folder, ``per_class`` of each class held out: backbone, weights, scale."""
     from wdae.stage1.config import DataConfig, Stage1Config, ValidationConfig
@@ -30,20 +30,18 @@ def trained_backbone(
     from wdae.stage1.train import LAST, MODEL
 
     if not (work.run / MODEL / WEIGHTS).is_file():
-        options = {"image_size": lesson.size} if lesson.train.startswith("conv4") else {}
+        options = {"image_size": job.size} if job.train.startswith("conv4") else {}
         recipe = Stage1Config(
-            data=DataConfig(
-                path=source, size=lesson.size, held_out=per_class, skip_broken=lesson.skip_broken
-            ),
-            backbone=lesson.train,
+            data=DataConfig(path=source, size=job.size, held_out=per_class, skip_broken=job.skip_broken),
+            backbone=job.train,
             backbone_options=options,
-            epochs=lesson.epochs,
+            epochs=job.epochs,
             batch=min(64, len(images.rows(Part.BASE_TRAIN))),
-            validation=ValidationConfig(every=lesson.epochs, episodes=200),
+            validation=ValidationConfig(every=job.epochs, episodes=200),
             keep="last",
             precision="float32",
             checkpoint_every=1,
-            seed=lesson.recipe.seed,
+            seed=job.config.seed,
         )
         begun = (work.run / LAST).is_file()
         outcome = run_pretraining(recipe, work.run, resume=begun, force=not begun)
@@ -55,7 +53,7 @@ def trained_backbone(
 
 def picture_bank(
     images: ImageSet,
-    eye: PictureBackbone,
+    backbone: PictureBackbone,
     weights: Tensor | None = None,
     scale: float | None = None,
     work: Work | None = None,
@@ -78,7 +76,7 @@ def picture_bank(
             rows.clear()
 
     with progress(len(images), "reading pictures", "pictures", done=len(done)) as bar:
-        for piece in eye.embed(images, rows=todo, skip_broken=skip_broken):
+        for piece in backbone.embed(images, rows=todo, skip_broken=skip_broken):
             features.append(piece.features)
             rows.append(piece.rows)
             bar.update(len(piece.rows))

@@ -1,14 +1,23 @@
-"""What a model says about one vector: the likeliest classes, and whether it resembles none of them."""
+"""What a model says of vectors, and how often it is right, class by class."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from wdae.calibration.probabilities import calibration_error
 from wdae.classifier.model import Model
+from wdae.classifier.names import shorten, unknown_classes
 from wdae.errors import RecipeError
-from wdae.printing import json_text, printable
+from wdae.printing import cell, csv_cell, json_text, printable
+
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,111 @@ def predictions(model: Model, features: Tensor, top: int, false_alarms: float) -
     if top < 1:
         raise RecipeError(f"at least 1 class is shown, got --top {top}")
     scores = model.scores(features)
-    threshold = model.ground.calibration.threshold(false_alarms)
+    threshold = model.base.calibration.threshold(false_alarms)
     best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
     unknown = (model.head.familiarity(scores) < threshold).tolist()
     return [
         Prediction(tuple(model.names[c] for c in classes), tuple(values), no)
         for classes, values, no in zip(best.indices.tolist(), best.values.tolist(), unknown, strict=True)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Results on labelled examples.
+
+    Attributes:
+        names: the model's classes.
+        confusion: ``[C, C]`` counts, true class by predicted class.
+        figures: accuracies and errors by name; base figures only where base classes were given.
+    """
+
+    names: tuple[str, ...]
+    confusion: Tensor
+    figures: dict[str, float]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each class that was given: count, accuracy, and what it was taken for."""
+        rows = []
+        for c in (self.confusion.sum(1) > 0).nonzero()[:, 0].tolist():
+            line = self.confusion[c]
+            count = int(line.sum())
+            others = line.clone()
+            others[c] = 0
+            best = others.topk(min(_SHOWN, len(others)))
+            taken = {
+                self.names[k]: n
+                for k, n in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                if n
+            }
+            rows.append(
+                {"class": self.names[c], "count": count, "accuracy": int(line[c]) / count, "taken_for": taken}
+            )
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values, with the confusion matrix over the classes that occur."""
+        seen = ((self.confusion.sum(1) + self.confusion.sum(0)) > 0).nonzero()[:, 0].tolist()
+        return {
+            "figures": self.figures,
+            "classes": self.rows(),
+            "confusion": {
+                "names": [self.names[c] for c in seen],
+                "counts": self.confusion[seen][:, seen].tolist(),
+            },
+        }
+
+    def csv(self) -> str:
+        """The confusion matrix: a row for each true class, a column for each predicted one."""
+        matrix = self.as_json()["confusion"]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["true \\ predicted", *map(csv_cell, matrix["names"])])
+        for name, counts in zip(matrix["names"], matrix["counts"], strict=True):
+            writer.writerow([csv_cell(name), *counts])
+        return out.getvalue()
+
+    def rich(self) -> Any:
+        """A table for the terminal."""
+        from rich.table import Table
+
+        table = Table(title="Per class", title_justify="left")
+        for heading in ("class", "count", "accuracy", "taken for"):
+            table.add_column(heading, justify="right" if heading in ("count", "accuracy") else "left")
+        for row in self.rows():
+            taken = ", ".join(f"{shorten(n, 24)} × {k}" for n, k in row["taken_for"].items())
+            name = cell(shorten(row["class"]))
+            table.add_row(name, str(row["count"]), f"{row['accuracy']:.1%}", cell(taken))
+        return table
+
+
+def measure(model: Model, examples: Mapping[str, Tensor]) -> Measurement:
+    """Classify labelled examples ``{name: [k, D]}``; every name must be a class of the model."""
+    place = {name: i for i, name in enumerate(model.names)}
+    missing = [name for name in examples if name not in place]
+    if missing:
+        raise unknown_classes(missing, model.names, "class of the model")
+    labels = torch.cat([torch.full((len(rows),), place[name]) for name, rows in examples.items()])
+    features = model.check_features(torch.cat(list(examples.values())))
+    scores = model.scores(features)
+    predicted = scores.argmax(1)
+    n_classes, n_base = len(place), len(model.base.names)
+    confusion = torch.bincount(labels * n_classes + predicted, minlength=n_classes**2).view(n_classes, -1)
+    right = predicted == labels
+    figures = {
+        "accuracy": float(right.double().mean()),
+        "calibration_error": calibration_error(scores.double().softmax(1), labels),
+    }
+    base = labels < n_base
+    if bool(base.any()):
+        learned = Model(model.base)
+        before = learned.scores(features[base]).argmax(1) == labels[base]
+        among = scores[base][:, :n_base].argmax(1) == labels[base]
+        figures |= {
+            "base_before_adding": float(before.double().mean()),
+            "base_among_base": float(among.double().mean()),
+            "base_among_all": float(right[base].double().mean()),
+        }
+    if bool((~base).any()):
+        figures["added_among_all"] = float(right[~base].double().mean())
+    return Measurement(model.names, confusion, figures)

@@ -2,34 +2,109 @@
 
 What was learned lies in files that never change. A change writes the new examples to a file of their own and
 then replaces ``model.json``, which alone says what belongs to the model: whoever is interrupted before that
-leaves the old state, after it the new one.
+leaves the old state, after it the new one. docs/formats.md describes the format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from wdae.classifier.base_knowledge import Ground
+from wdae.calibration.pseudo_novel import Weighing
+from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History
-from wdae.classifier.manifest import check_files, entry, is_model, read_manifest, write_manifest
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import StorageError
 from wdae.methods.calibration import Calibration
+from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.saved import load_method, save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
-from wdae.storage import files as storage
+from wdae.storage import manifest as manifests
+from wdae.storage.files import atomic_folder
 from wdae.storage.lock import PATIENCE, alone
-from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.storage.manifest import Manifest
+from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
+from wdae.storage.tensors import save_tensors
 
-GROUND, BACKBONE = "ground.safetensors", "backbone.safetensors"
+BASE, METHOD, BACKBONE = "base.safetensors", "method.safetensors", "backbone.safetensors"
+BASE_1 = "ground.safetensors"
+"""Version 1 had base classes and denoiser in one file, and the method's settings in the manifest."""
+
+
+class ChangeRecord(Record):
+    """A change of the model's history."""
+
+    number: Count
+    parent: Count
+    kind: Literal["add", "remove"]
+    time: Text
+    added: dict[str, tuple[Count, ...]]
+    removed: tuple[str, ...]
+
+
+class HistoryRecord(Record):
+    """All changes, and the number of the one that the model stands at."""
+
+    head: Count
+    changes: tuple[ChangeRecord, ...]
+
+
+class ExampleFile(Record):
+    """The file of the examples that a change brought."""
+
+    file: manifests.FileName
+    rows: Count
+    sources: tuple[Text, ...]
+
+
+class MethodOfVersion1(Record):
+    """The settings of a method as version 1 had them in the manifest."""
+
+    calibration: dict[str, Any]
+    refine_base: bool
+    denoiser: dict[str, Any] | None
+
+
+class ModelManifest(Manifest):
+    """``model.json``: what lies in a model's folder."""
+
+    FORMAT: ClassVar[str] = "wdae-model"
+    VERSION: ClassVar[int] = 2
+    FILE: ClassVar[str] = "model.json"
+    NOUN: ClassVar[str] = "a model"
+    REMEDY: ClassVar[str] = "; make one with: wdae learn -o MODEL"
+
+    base_classes: ClassNames
+    dim: Size
+    scale: Annotated[float, Field(gt=0)]
+    backbone: dict[str, Any] | None
+    info: Info
+    history: HistoryRecord
+    examples: tuple[ExampleFile, ...]
+    version_1: MethodOfVersion1 | None = None
+
+
+def _upgrade_1(value: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A folder is upgraded in memory when it is read, and on disk with its next change."""
+    settings = {key: value.pop(key) for key in MethodOfVersion1.model_fields}
+    return {**value, "scale": settings["calibration"]["gain"], "version_1": settings}
+
+
+ModelManifest.UPGRADES = {1: _upgrade_1}
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a folder holds a model, as far as its manifest goes."""
+    return manifests.is_kind(ModelManifest, path)
 
 
 def save(model: Model, path: str | Path, *, half: bool = False) -> None:
@@ -42,52 +117,55 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> None:
 
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
-    >>> from wdae.methods.calibration import Calibration
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
     >>> folder = Path(place.name) / "model"
-    >>> save(Model(ground), folder)
+    >>> save(Model(base), folder)
     >>> sorted(file.name for file in folder.iterdir())
-    ['ground.safetensors', 'model.json']
+    ['base.safetensors', 'method.safetensors', 'model.json']
     """
     if is_model(path):
         _save_again(model, Path(path))
         return
-    with storage.atomic_folder(path) as folder:
-        save_tensors(folder / GROUND, _ground_tensors(model.ground, half))
-        files = {GROUND: entry(folder / GROUND)}
+    with atomic_folder(path) as folder:
+        files = _write_base(folder, model.base, half)
         if model.backbone is not None and model.backbone.tensors is not None:
             save_tensors(folder / BACKBONE, model.backbone.tensors)
-            files[BACKBONE] = entry(folder / BACKBONE)
+            files[BACKBONE] = manifests.entry(folder / BACKBONE)
         blocks: list[dict[str, Any]] = []
         if model.examples:
             blocks.append(_write_examples(folder, 1, model.examples, files))
-        write_manifest(folder, _content(model, blocks, files))
+        _write_manifest(folder, model, blocks, files)
 
 
 def _save_again(model: Model, folder: Path) -> None:
     with alone(folder):
-        there, manifest = _read(folder, verify=True)
+        there, manifest = _read(folder)
         n_changes, n_examples = len(there.history.changes), len(there.examples)
-        same_ground = there.ground.names == model.ground.names and torch.equal(
-            there.ground.weights, model.ground.weights
+        same_base = there.base.names == model.base.names and torch.equal(
+            there.base.weights, model.base.weights
         )
         earlier = there.history.changes == model.history.changes[:n_changes] and all(
             torch.equal(a.feature, b.feature)
             for a, b in zip(there.examples, model.examples[:n_examples], strict=False)
         )
-        if not same_ground or not earlier or n_examples > len(model.examples):
+        if not same_base or not earlier or n_examples > len(model.examples):
             raise StorageError(
                 f"{folder} holds another model, or changes that this one lacks; choose another name"
             )
         _commit(folder, manifest, model, n_examples)
 
 
-def _commit(folder: Path, manifest: dict[str, Any], model: Model, n_examples: int) -> None:
+def _commit(folder: Path, manifest: ModelManifest, model: Model, n_examples: int) -> None:
     """Write the examples past the first ``n_examples``, then the manifest."""
-    blocks, files = list(manifest["examples"]), dict(manifest["files"])
+    plain = manifest.model_dump(mode="json")
+    blocks, files = plain["examples"], plain["files"]
+    if manifest.version_1 is not None:
+        del files[BASE_1]
+        files |= _write_base(folder, model.base)
     if len(model.examples) > n_examples:
         blocks.append(_write_examples(folder, len(blocks) + 1, model.examples[n_examples:], files))
-    write_manifest(folder, _content(model, blocks, files))
+    _write_manifest(folder, model, blocks, files)
+    (folder / BASE_1).unlink(missing_ok=True)
 
 
 def load(path: str | Path, *, verify: bool = True) -> Model:
@@ -98,10 +176,9 @@ def load(path: str | Path, *, verify: bool = True) -> Model:
 
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
-    >>> from wdae.methods.calibration import Calibration
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
     >>> folder = Path(place.name) / "model"
-    >>> save(Model(ground), folder)
+    >>> save(Model(base), folder)
     >>> load(folder).names
     ('cat', 'dog')
     """
@@ -109,50 +186,75 @@ def load(path: str | Path, *, verify: bool = True) -> Model:
 
 
 @contextmanager
-def changing(path: str | Path, *, patience: float = PATIENCE) -> Iterator[Model]:
+def changing(path: str | Path, *, patience: float = PATIENCE, opened: Model | None = None) -> Iterator[Model]:
     """The model in ``path``, to be changed: what the body did to it is kept when the body ends well.
 
     Other processes that want to change it meanwhile wait up to ``patience`` seconds.
 
+    Args:
+        opened: the model as :func:`load` gave it; it is not read again unless somebody has changed it since.
+
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
-    >>> from wdae.methods.calibration import Calibration
-    >>> ground = Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0))
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
     >>> folder = Path(place.name) / "model"
-    >>> save(Model(ground), folder)
+    >>> save(Model(base), folder)
     >>> with changing(folder) as model:
     ...     model.add({"okapi": torch.eye(4)[2:3]})
     >>> load(folder).added
     ('okapi',)
     """
     folder = Path(path)
-    read_manifest(folder)  # before a lock file is left in a folder that is no model
+    if not is_model(folder):  # a lock file would be left in a folder that is no model
+        manifests.read(ModelManifest, folder)
     with alone(folder, patience):
-        model, manifest = _read(folder, verify=True)
+        manifest = manifests.read(ModelManifest, folder)
+        model = opened
+        if model is None or model.stored != manifest.sha256:
+            model, manifest = _read(folder)
         before, n_examples = model.history, len(model.examples)
         yield model
         if model.history != before:
             _commit(folder, manifest, model, n_examples)
 
 
-def _content(model: Model, blocks: list[dict[str, Any]], files: dict[str, Any]) -> dict[str, Any]:
-    ground = model.ground
-    return {
-        "base_classes": list(ground.names),
-        "dim": ground.dim,
-        "calibration": ground.calibration.as_json(),
-        "refine_base": ground.refine_base,
-        "denoiser": None if ground.method is None else _method_json(ground.method),
+def _write_manifest(folder: Path, model: Model, blocks: list[dict[str, Any]], files: dict[str, Any]) -> None:
+    base = model.base
+    content = {
+        "base_classes": list(base.names),
+        "dim": base.dim,
+        "scale": base.scale,
         "backbone": None if model.backbone is None else model.backbone.card,
-        "info": ground.info,
+        "info": base.info,
         "history": model.history.as_json(),
         "examples": blocks,
         "files": files,
     }
+    manifests.write(ModelManifest, folder, content)
+    model.stored = None
+
+
+def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[str, Any]:
+    """The files of what was learned; returns what the manifest says of them."""
+    tensors = {"counts": base.counts}
+    if base.space is None:  # else the method's file has them
+        tensors["weights"] = base.weights
+    if base.graph is not None:
+        tensors |= {
+            "graph/neighbours": base.graph.neighbours.int(),
+            "graph/similarities": base.graph.similarities,
+        }
+    save_tensors(folder / BASE, tensors)
+    method = base.method
+    if method.balance is None:
+        assert isinstance(method, InitialEstimate)
+        method = InitialEstimate(base.calibration)
+    save_method(folder / METHOD, method, half=half)
+    return {name: manifests.entry(folder / name) for name in (BASE, METHOD)}
 
 
 def _write_examples(
-    folder: Path, number: int, examples: list[Example], files: dict[str, Any]
+    folder: Path, number: int, examples: Sequence[Example], files: dict[str, Any]
 ) -> dict[str, Any]:
     """One file with the examples of a change; returns what the manifest says of it."""
     name = f"examples-{number:06d}.safetensors"
@@ -162,98 +264,91 @@ def _write_examples(
         tensors["pictures"] = torch.stack([examples[i].picture for i in shown])  # type: ignore[misc]
         tensors["shown"] = torch.tensor(shown)
     save_tensors(folder / name, tensors)
-    files[name] = entry(folder / name)
+    files[name] = manifests.entry(folder / name)
     return {"file": name, "rows": len(examples), "sources": [e.source for e in examples]}
 
 
-def _read(folder: Path, verify: bool) -> tuple[Model, dict[str, Any]]:
-    manifest = read_manifest(folder)
-    check_files(folder, manifest["files"], verify)
+def _read(folder: Path, verify: bool = True) -> tuple[Model, ModelManifest]:
+    manifest = manifests.read(ModelManifest, folder)
+    manifests.check_files(folder, manifest, verify=verify)
+
+    def tensors(name: str) -> dict[str, Tensor]:
+        return manifests.read_tensors(folder, manifest, name, verify=False)  # just checked
+
     try:
-        ground = _ground(load_tensors(folder / GROUND), manifest)
+        if manifest.version_1 is not None:
+            base = _base_of_version_1(tensors(BASE_1), manifest)
+        else:
+            base = _base(tensors(BASE), _method(folder, manifest), manifest)
         examples: list[Example] = []
-        for block in manifest["examples"]:
-            examples += _read_examples(folder, block, ground.dim)
-        history = History.from_json(manifest["history"], len(examples))
-        card = manifest["backbone"]
+        for block in manifest.examples:
+            examples += _examples(tensors(block.file), block, base.dim)
+        history = History.from_json(manifest.history.model_dump(mode="json"), len(examples))
+        stored = tensors(BACKBONE) if BACKBONE in manifest.files else None
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(f"{folder} is altered: {error!r}; copy the model again") from error
-    model = Model(ground, examples, history)
-    if card is not None:
-        stored = load_tensors(folder / BACKBONE) if BACKBONE in manifest["files"] else None
-        model.backbone = PictureBackbone(card, stored)
+    model = Model(base, examples, history)
+    model.stored = manifest.sha256
+    if manifest.backbone is not None:
+        model.backbone = PictureBackbone(manifest.backbone, stored)
     return model, manifest
 
 
-def _read_examples(folder: Path, block: dict[str, Any], dim: int) -> list[Example]:
-    tensors = load_tensors(folder / block["file"])
+def _method(folder: Path, manifest: ModelManifest) -> Weighing:
+    if METHOD not in manifest.files:
+        raise ValueError(f"{METHOD} is not listed")
+    method = load_method(folder / METHOD, verify=False)
+    if not isinstance(method, WDAE | InitialEstimate):
+        raise ValueError(f"{method.name} is no method to teach with")
+    return method
+
+
+def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest) -> BaseKnowledge:
+    space = method.space if isinstance(method, WDAE) else None
+    weights = tensors["weights"] if space is None else space.weights
+    names, counts, size = manifest.base_classes, tensors["counts"], (len(manifest.base_classes), manifest.dim)
+    if weights.shape != size or counts.shape != size[:1]:
+        raise ValueError(f"weights of shape {list(weights.shape)} for {len(names)} classes")
+    if isinstance(method, WDAE) and method.denoiser.dim != manifest.dim:
+        raise ValueError(f"a denoiser of size {method.denoiser.dim}")
+    graph = None
+    if isinstance(method, WDAE) and "graph/neighbours" in tensors:
+        neighbours, similarities = tensors["graph/neighbours"].long(), tensors["graph/similarities"]
+        if neighbours.shape != similarities.shape or len(neighbours) != len(names):
+            raise ValueError(f"a graph of shape {list(neighbours.shape)}")
+        if neighbours.numel() and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < len(names):
+            raise ValueError("a graph with neighbours that are no classes")
+        graph = ClassGraph(neighbours, similarities, method.inverse_temperature)
+    return BaseKnowledge(names, weights, counts, method, manifest.scale, graph, manifest.info)
+
+
+def _base_of_version_1(tensors: dict[str, Tensor], manifest: ModelManifest) -> BaseKnowledge:
+    old = manifest.version_1
+    assert old is not None
+    balance = Calibration.from_json(old.calibration)
+    card, method = old.denoiser, InitialEstimate(balance)
+    if card is None:
+        return _base(tensors, method, manifest)
+    denoiser, start = Denoiser(**card["network"]), "denoiser/"
+    denoiser.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
+    steps = {int(k): float(v) for k, v in card["steps"].items()}
+    refined = WDAE(
+        denoiser.eval(),
+        None,
+        steps,
+        n_neighbours=card["neighbours"],
+        inverse_temperature=card["inverse_temperature"],
+        balance=balance,
+        refine_base=old.refine_base,
+    )
+    return _base(tensors, refined, manifest)
+
+
+def _examples(tensors: dict[str, Tensor], block: ExampleFile, dim: int) -> list[Example]:
     features = tensors["features"]
-    if features.shape != (block["rows"], dim):
-        raise ValueError(f"{block['file']} has features of shape {list(features.shape)}")
+    if features.shape != (block.rows, dim):
+        raise ValueError(f"{block.file} has features of shape {list(features.shape)}")
     pictures: dict[int, Tensor] = {}
     if "pictures" in tensors:
         pictures = dict(zip(tensors["shown"].tolist(), tensors["pictures"], strict=True))
-    return [Example(feature, block["sources"][i], pictures.get(i)) for i, feature in enumerate(features)]
-
-
-def _ground_tensors(ground: Ground, half: bool) -> dict[str, Tensor]:
-    tensors = {"weights": ground.weights, "counts": ground.counts}
-    if ground.method is not None:
-        state = ground.method.denoiser.state_dict()
-        tensors |= {
-            f"denoiser/{k}": v.half() if half and v.is_floating_point() else v for k, v in state.items()
-        }
-    if ground.graph is not None:
-        tensors |= {
-            "graph/neighbours": ground.graph.neighbours.int(),
-            "graph/similarities": ground.graph.similarities,
-        }
-    return tensors
-
-
-def _ground(tensors: dict[str, Tensor], manifest: dict[str, Any]) -> Ground:
-    names = tuple(manifest["base_classes"])
-    weights = tensors["weights"]
-    if weights.shape != (len(names), manifest["dim"]):
-        raise ValueError(f"weights of shape {list(weights.shape)} for {len(names)} classes")
-    method, graph = None, None
-    if (card := manifest["denoiser"]) is not None:
-        denoiser = Denoiser(**card["network"])
-        start = "denoiser/"
-        denoiser.load_state_dict(
-            {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
-        )
-        steps = {int(k): float(v) for k, v in card["steps"].items()}
-        method = WDAE(denoiser.eval(), None, steps, 1, card["neighbours"], card["inverse_temperature"])
-        if "graph/neighbours" in tensors:
-            graph = ClassGraph(
-                tensors["graph/neighbours"].long(),
-                tensors["graph/similarities"],
-                card["inverse_temperature"],
-            )
-    return Ground(
-        names,
-        weights,
-        tensors["counts"],
-        Calibration.from_json(manifest["calibration"]),
-        method,
-        graph,
-        manifest["refine_base"],
-        manifest["info"],
-    )
-
-
-def _method_json(method: WDAE) -> dict[str, Any]:
-    network = method.denoiser
-    return {
-        "network": {
-            "dim": network.dim,
-            "hidden": network.hidden,
-            "n_layers": network.n_layers,
-            "dropout": network.dropout,
-            "kind": network.kind,
-        },
-        "steps": {str(k): v for k, v in method.steps.items()},
-        "neighbours": method.n_neighbours,
-        "inverse_temperature": method.inverse_temperature,
-    }
+    return [Example(feature, block.sources[i], pictures.get(i)) for i, feature in enumerate(features)]

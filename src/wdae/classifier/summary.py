@@ -17,25 +17,25 @@ _BEFORE = "_before"
 _LABELS = {
     "accuracy_base": "accuracy among base classes",
     "ece_base": "calibration error, base classes",
-    "auroc_unknown": "known told from unknown (AUROC)",
+    "auroc_unknown": "known against unknown (AUROC)",
 }
 
 
 def summary(model: Model, path: str | Path) -> dict[str, Any]:
     """The facts about a model in a folder, as JSON values."""
-    ground, folder = model.ground, Path(path)
+    base, folder = model.base, Path(path)
     on_line = {change.number for change in model.history.line()}
     return {
         "path": str(path),
-        "dim": ground.dim,
-        "base_classes": list(ground.names),
+        "dim": base.dim,
+        "base_classes": list(base.names),
         "added_classes": {name: model.shots(name) for name in model.added},
         "updated_base_classes": {n: model.shots(n) for n in model.state if n not in set(model.added)},
         "backbone": None if model.backbone is None else model.backbone.card,
-        "denoiser": ground.info.get("denoiser"),
-        "steps": None if ground.method is None else {str(k): v for k, v in ground.method.steps.items()},
-        "refine_base": ground.refine_base,
-        "figures": dict(ground.calibration.figures),
+        "denoiser": base.info.get("denoiser"),
+        "steps": None if base.denoiser is None else {str(k): v for k, v in base.denoiser.steps.items()},
+        "refine_base": base.denoiser is not None and base.denoiser.refine_base,
+        "figures": dict(base.calibration.figures),
         "head": model.history.head,
         "history": [
             {
@@ -48,7 +48,7 @@ def summary(model: Model, path: str | Path) -> dict[str, Any]:
             for change in model.history.changes
         ],
         "bytes_on_disk": sum(f.stat().st_size for f in folder.iterdir() if f.is_file()),
-        "info": {k: v for k, v in ground.info.items() if k not in ("denoiser",)},
+        "info": {k: v for k, v in base.info.items() if k not in ("denoiser",)},
     }
 
 
@@ -57,7 +57,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
     console = console or Console()
     base, added = facts["base_classes"], facts["added_classes"]
     backbone = facts["backbone"]
-    eye = (
+    pictures = (
         "none: works on features"
         if backbone is None
         else f"{backbone['backbone']}, {backbone['image_size']} px"
@@ -66,7 +66,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         "model": f"{facts['path']}, {facts['bytes_on_disk'] / 1e6:.1f} MB",
         "classes": f"{len(base)} base, {len(added)} added",
         "features": f"{facts['dim']} dimensions",
-        "backbone": eye,
+        "backbone": pictures,
         "denoiser": facts["denoiser"],
     }
     for key, value in lines.items():
@@ -103,7 +103,7 @@ def label(figure: str) -> str:
     """A figure's name in words.
 
     >>> label("ece_added_5"), label("auroc_unknown")
-    ('calibration error, 5-shot classes added', 'known told from unknown (AUROC)')
+    ('calibration error, 5-shot classes added', 'known against unknown (AUROC)')
     """
     if figure.startswith("ece_added_"):
         return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"

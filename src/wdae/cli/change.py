@@ -38,14 +38,16 @@ def add(
     """
     from wdae.classifier.explain import warnings_about
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.store import changing
+    from wdae.classifier.store import changing, load
 
-    with changing(model, patience=patience) as changed:
-        if class_name is not None and not update:
-            changed.refuse_known([class_name])
-        found = read_examples(changed, sources, class_name, skip_broken=skip_broken)
-        for name in found.dropped:
-            warn(f"left out, cannot be read: {name}")
+    opened = load(model)
+    if class_name is not None and not update:
+        opened.refuse_known([class_name])
+    found = read_examples(opened, sources, class_name, skip_broken=skip_broken)  # others need not wait for it
+    opened.checked(found.features, update=update)
+    for name in found.dropped:
+        warn(f"left out, cannot be read: {name}")
+    with changing(model, patience=patience, opened=opened) as changed:
         changed.add(found.features, update=update, sources=found.sources, pictures=found.pictures)
     for name, rows in found.features.items():
         say(f"{name}: {len(rows)} examples added, {changed.shots(name)} in all")

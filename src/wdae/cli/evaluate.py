@@ -94,9 +94,8 @@ def _evaluate_model(words: Sequence[str], output: Path | None, json: bool, csv: 
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.manifest import is_model
-    from wdae.classifier.measure import measure
-    from wdae.classifier.store import load
+    from wdae.classifier.predictions import measure
+    from wdae.classifier.store import is_model, load
     from wdae.storage.files import write_text
     from wdae.storage.records import write_json
 

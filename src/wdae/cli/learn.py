@@ -7,23 +7,30 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from wdae.classifier.config import LearnConfig
+from wdae.classifier.learn_job import best_recipe
 from wdae.cli.options import SkipBroken
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
+from wdae.stage2.config import MetaRecipe
 
 
-@recipe_command(LearnConfig)
+@recipe_command(MetaRecipe, default=best_recipe)
 def learn(
-    recipe: LearnConfig,
+    recipe: MetaRecipe | None,
     source: Path | None = None,
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    method: str | None = None,
     backbone: str | None = None,
     train: str = "conv4-64",
     epochs: int = 30,
     size: int = 84,
+    held_out: float = 0.2,
+    novel_share: float | None = None,
+    refine_base: bool | None = None,
+    max_classes: int = 1000,
+    weight_epochs: int = 30,
     skip_broken: SkipBroken = False,
     resume: bool = False,
 ) -> None:
@@ -31,8 +38,9 @@ def learn(
 
     SOURCE is a folder with a folder of pictures per class, a feature bank, or a file of features with labels
     (.npz, .csv, .safetensors, ...). For pictures a backbone is trained on them, or one that has weights is
-    used as it is (--backbone embedded: better with fewer than some hundred pictures a class). Then the
-    denoiser is trained and the model calibrated.
+    used as it is (--backbone embedded: better with fewer than some hundred pictures a class). The model
+    teaches with a method that wdae train has trained (--method RUN), or one is trained now (--recipe FILE,
+    wDAE-GNN+ by default).
 
     Without SOURCE the model is one that ships with the package: it knows 64 classes of animals and things,
     takes pictures, and is ready to be taught yours: wdae learn -o model.
@@ -43,6 +51,8 @@ def learn(
         The base classes.
     output
         The model to make: a folder.
+    method
+        A trained method to teach with: the folder of wdae train, its model.safetensors, or initial-estimate.
     backbone
         Use a backbone as it is: embedded, timm:NAME, pkg.module:factory, or a folder of wdae pretrain. With
         features as SOURCE: the backbone that they came from, so that the model takes pictures too.
@@ -52,31 +62,51 @@ def learn(
         Without --backbone: passes over the pictures.
     size
         Without --backbone: side to which pictures are scaled.
+    held_out
+        Share of each base class kept out of learning, to calibrate on, where the source does not say it.
+    novel_share
+        Share of the pictures to classify that are expected to be of added classes; less favours base classes.
+    refine_base
+        Let base weights move too when classes are added, as in the paper.
+    max_classes
+        Base classes that take part in training and calibration; of more, some are drawn.
+    weight_epochs
+        Passes over the features to learn base weights, where the source has none.
     resume
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
-    from wdae.classifier.learn_job import learn_from
-    from wdae.classifier.lesson import Lesson, attending
-    from wdae.classifier.store import load, save
+    from wdae.classifier.learn_job import LearnJob, job_folder
+    from wdae.classifier.sources import run_job
+    from wdae.classifier.store import save
     from wdae.classifier.summary import print_summary, summary
-    from wdae.config import load as checked
+    from wdae.config import load
+    from wdae.errors import RecipeError
     from wdae.storage.unfinished import unfinished
 
+    if method is not None and recipe is not None:
+        raise RecipeError("--method is trained already; leave --recipe and its keys out, or --method")
     options = {
         "source": None if source is None else source.absolute(),
+        "method": method,
         "backbone": backbone,
         "train": train,
         "epochs": epochs,
         "size": size,
         "skip_broken": skip_broken,
+        "config.seed": 0 if recipe is None else recipe.seed,
+        "config.held_out": held_out,
+        "config.novel_share": novel_share,
+        "config.refine_base": refine_base,
+        "config.max_classes": max_classes,
+        "config.weight_epochs": weight_epochs,
     }
-    asked = checked(Lesson, None, options).model_copy(update={"recipe": recipe})
+    asked = load(LearnJob, None, options).model_copy(update={"recipe": recipe})
     try:
-        with attending(asked, output, resume=resume) as (lesson, work):
-            model = learn_from(lesson, work, on_progress=warn)
+        with job_folder(asked, output, resume=resume) as (job, work):
+            model = run_job(job, work, on_progress=warn)
             save(model, output)
     except KeyboardInterrupt:
         if (kept := unfinished(output)).exists():
             warn(f"{kept} keeps what was done; go on with: wdae learn -o {output} --resume")
         raise
-    print_summary(summary(load(output), output))
+    print_summary(summary(model, output))

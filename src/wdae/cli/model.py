@@ -84,7 +84,7 @@ def explain(
     found = explained(opened, class_name)
     print(json_text(found.as_json(), indent=2) if json else found.as_text())
     if picture is not None:
-        from wdae.classifier.explain_plot import explanation_plot
+        from wdae.classifier.explain import explanation_plot
 
         for path in explanation_plot(opened, found, picture.parent, picture.stem):
             say(path)

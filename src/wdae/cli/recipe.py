@@ -38,8 +38,14 @@ _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _LISTS = (list, tuple, set, frozenset)
 
 
-def recipe_command(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Turn a function whose first argument is a recipe into a command with an option for each of its keys."""
+def recipe_command(
+    config: type[T], *, default: Callable[[], Path] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Turn a function whose first argument is a recipe into a command with an option for each of its keys.
+
+    With a ``default`` file, that is what keys override where no ``--recipe`` is given; where nothing is given
+    at all, the function gets None.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         names = {f"key_{i}": key for i, key in enumerate(describe(config))}
@@ -49,7 +55,10 @@ def recipe_command(config: type[T]) -> Callable[[Callable[..., Any]], Callable[.
         def command(*args: Any, recipe: Path | None = None, **options: Any) -> Any:
             known = names | {option: key for option, (_, key) in former.items()}
             given = [(known[option], options.pop(option)) for option in list(options) if option in known]
-            return function(load(config, recipe, parse_overrides(given)), *args, **options)
+            overrides = parse_overrides(given)
+            if default is not None and recipe is None:
+                return function(load(config, default(), overrides) if overrides else None, *args, **options)
+            return function(load(config, recipe, overrides), *args, **options)
 
         annotations = {option: _annotation(key) for option, key in names.items()}
         annotations |= {option: _annotation(key, old) for option, (old, key) in former.items()}

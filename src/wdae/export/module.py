@@ -21,12 +21,23 @@ class ExportedClassifier(nn.Module):
         super().__init__()
         self.matrix = nn.Buffer(model.head.matrix.clone())
         self.offsets = nn.Buffer(model.head.offsets.clone())
+        space = model.head.space
+        self.power = 1.0 if space is None else space.power
+        self.centre = None if space is None else nn.Buffer(space.centre.clone())
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and their softmax."""
-        length = features.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
-        scores = torch.addmm(self.offsets, features / length, self.matrix.T)
+        if self.power != 1.0:
+            features = features.sign() * features.abs().pow(self.power)
+        features = _unit(features)
+        if self.centre is not None:
+            features = _unit(features - self.centre)
+        scores = torch.addmm(self.offsets, features, self.matrix.T)
         return scores, scores.softmax(1)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return rows / rows.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
 
 
 class ExportedModel(nn.Module):
@@ -58,7 +69,7 @@ def export_module(model: Model, part: Part = "auto") -> tuple[nn.Module, str, Te
         part = "whole" if model.backbone is not None else "classifier"
     generator = torch.Generator().manual_seed(0)
     if part == "classifier":
-        features = torch.randn(2, model.ground.dim, generator=generator)
+        features = torch.randn(2, model.base.dim, generator=generator)
         return ExportedClassifier(model).eval(), "features", features
     module = ExportedModel(model).eval()
     assert model.backbone is not None

@@ -21,9 +21,10 @@ def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> P
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
     >>> from pathlib import Path
-    >>> from wdae.methods.calibration import Calibration
-    >>> from wdae.classifier import Ground
-    >>> model = Model(Ground(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), Calibration(gain=10.0)))
+    >>> from wdae.classifier import BaseKnowledge
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> model = Model(base)
     >>> file = export_torchscript(model, Path(place.name) / "model.pt")
     >>> scores, probabilities = torch.jit.load(str(file))(torch.eye(4)[:1])
     >>> scores.tolist()

@@ -134,6 +134,27 @@ class Adapter(ABC):
         """Learn the novel classes of E episodes; with ``joint`` the scorer covers base classes too."""
 
 
+class WeightAdapter(Adapter):
+    """An adapter that works in two steps: an estimate of each novel class alone, then weights of all classes.
+
+    ``base`` holds the base classes with the weights they have in the method's space.
+    """
+
+    base: BaseClasses
+
+    @abstractmethod
+    def estimate(self, support: Support) -> Tensor:
+        """Initial estimates ``[E, n, D]`` of the novel classes, unit rows in the method's space (eq. 5)."""
+
+    @abstractmethod
+    def weigh(self, estimates: Tensor, shots: Tensor, joint: bool = False) -> WeightScorer:
+        """The scorer that estimates ``[E, n, D]`` from so many shots ``[E, n]`` lead to."""
+
+    def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
+        """Learn the novel classes of E episodes; with ``joint`` the scorer covers base classes too."""
+        return self.weigh(self.estimate(support), support.shots, joint)
+
+
 class Method(ABC):
     """A way to recognise novel classes from a few examples.
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from wdae.methods.base import BaseClasses, Method, Support, WeightScorer
+from torch import Tensor
+
+from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
+from wdae.methods.calibration import Calibration, balance_scores
 from wdae.nn.generate import novel_estimate
 
 
 class InitialEstimate(Method):
-    """Eq. 5 alone, without refinement: nearest class mean by cosine.
+    """Eq. 5 alone, without refinement: nearest class mean by cosine (https://arxiv.org/abs/1905.01102).
+
+    Args:
+        balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
 
     >>> from wdae import few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -22,7 +29,34 @@ class InitialEstimate(Method):
     about: ClassVar[str] = "nearest class mean by cosine; where wDAE starts"
     paper: ClassVar[str] = "Gidaris & Komodakis 2019"
 
+    def __init__(self, balance: Calibration | None = None) -> None:
+        self.balance = balance
+
+    def describe(self) -> dict[str, Any]:
+        """Slopes and offsets of novel scores, where they are balanced."""
+        return {} if self.balance is None else self.balance.describe()
+
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> WeightScorer:
         """Means of the shots beside the learned base weights."""
-        novel = novel_estimate(support.features, support.mask)
-        return WeightScorer(novel, base.weights if joint else None, base.scale)
+        return self.on(base).adapt(support, joint)
+
+    def on(self, base: BaseClasses) -> EstimateAdapter:
+        """Set up on base classes."""
+        return EstimateAdapter(self, base)
+
+
+@dataclass(frozen=True)
+class EstimateAdapter(WeightAdapter):
+    """The initial estimate beside given base classes."""
+
+    method: InitialEstimate
+    base: BaseClasses
+
+    def estimate(self, support: Support) -> Tensor:
+        """Means of the shots."""
+        return novel_estimate(support.features, support.mask)
+
+    def weigh(self, estimates: Tensor, shots: Tensor, joint: bool = False) -> WeightScorer:
+        """The estimates as they are, their scores balanced where the method has a balance."""
+        scorer = WeightScorer(estimates, self.base.weights if joint else None, self.base.scale)
+        return balance_scores(scorer, shots, self.base.weights.shape[-2], self.method.balance)

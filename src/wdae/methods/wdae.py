@@ -10,18 +10,14 @@ import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
-from wdae.methods.balance import balance_scores
-from wdae.methods.base import Adapter, BaseClasses, Method, Support, WeightScorer
-from wdae.methods.calibration import Calibration
-from wdae.methods.shots import step_for, steps_for
+from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
+from wdae.methods.calibration import Calibration, balance_scores, steps_for
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph
 from wdae.nn.incremental import BaseState
 from wdae.nn.space import FeatureSpace
-
-__all__ = ["PAPER_STEPS", "WDAE", "WDAEAdapter", "step_for", "steps_for"]
 
 # The paper's step sizes ε for MiniImageNet; training replaces them by a choice on validation classes.
 PAPER_STEPS = {1: 1.0, 5: 0.5}
@@ -92,8 +88,7 @@ class WDAE(Method):
             "precision": precision,
         }
         if self.balance is not None:
-            said["slopes"] = {str(k): v for k, v in sorted(self.balance.slopes.items())}
-            said["offsets"] = {str(k): v for k, v in sorted(self.balance.offsets.items())}
+            said |= self.balance.describe()
         if not self.refine_base:
             said["refine_base"] = False
         if self.space is not None:
@@ -141,33 +136,37 @@ class WDAE(Method):
 
 
 @dataclass(frozen=True)
-class WDAEAdapter(Adapter):
+class WDAEAdapter(WeightAdapter):
     """wDAE on given base classes."""
 
     method: WDAE
     base: BaseClasses
     state: BaseState
 
-    def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
+    def estimate(self, support: Support) -> Tensor:
+        """Means of the shots, in the space that the denoiser was trained in."""
+        size, wanted = support.features.shape[-1], self.state.base.shape[-1]
+        if size != wanted:
+            raise ModelError(
+                f"support features have {size} dimensions, the model works on {wanted}; extract them with "
+                "the model's own backbone"
+            )
+        space = self.method.space
+        features = support.features if space is None else space.features(support.features)
+        return novel_estimate(features, support.mask)
+
+    def weigh(self, estimates: Tensor, shots: Tensor, joint: bool = False) -> WeightScorer:
         """Weights for the novel classes of E episodes and, where joint, for the base classes beside them.
 
         A class moves by the ε of its own number of shots; base classes by the mean over the episode.
         """
         method = self.method
-        if method.space is not None:
-            support = Support(method.space.features(support.features), support.mask)
-        scorer = self._weights(support, joint)
-        return balance_scores(scorer, support, self.state.base.shape[0], method.balance, method.space)
+        scorer = self._refined(estimates, steps_for(shots, method.steps).unsqueeze(-1), joint)
+        return balance_scores(scorer, shots, self.state.base.shape[0], method.balance, method.space)
 
-    def _weights(self, support: Support, joint: bool) -> WeightScorer:
+    def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
+        """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""
         method = self.method
-        if support.features.shape[-1] != self.state.base.shape[-1]:
-            raise ModelError(
-                f"support features have {support.features.shape[-1]} dimensions, the model works on "
-                f"{self.state.base.shape[-1]}; extract them with the model's own backbone"
-            )
-        initial = novel_estimate(support.features, support.mask)  # [E, n, D]
-        step = steps_for(support.shots, method.steps).unsqueeze(-1)  # [E, n, 1]
         scale = self.base.scale if method.scale is None else method.scale
         if method.n_steps > 1:
             return self._adapt_fully(initial, step, scale, joint)

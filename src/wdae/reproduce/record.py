@@ -9,7 +9,7 @@ import torch
 
 from wdae.evaluation.paper import reported
 from wdae.evaluation.results import Estimate, Result, paired
-from wdae.methods.wdae import step_for
+from wdae.methods.calibration import step_for
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Table
 from wdae.reproduce.details import base_distances
 from wdae.reproduce.roles import RoleBank

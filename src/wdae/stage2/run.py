@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.calibration.balance import tune
+from wdae.calibration.pseudo_novel import where_to_play
 from wdae.calibration.step_size import choose_steps
-from wdae.calibration.tuning import place_to_tune, tune
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import MissingExtraError
 from wdae.evaluation.html import write_report
@@ -36,7 +38,7 @@ CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 @exclusively
 def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
-    """Train, tune on validation classes (denoisers), and leave the model in the run folder."""
+    """:func:`fit_method` in a run folder, which gets checkpoints, metrics and the model."""
     checkpoint = run.path / CHECKPOINT
     done = 0
     if resume and checkpoint.exists():
@@ -45,24 +47,28 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
     episodes = recipe.training.steps * recipe.training.episodes_per_step
     done_episodes = done * recipe.training.episodes_per_step
     with progress(episodes, f"training {recipe.name}", done=done_episodes) as bar:
-        options: FitOptions = {
-            "checkpoint": checkpoint,
-            "resume": resume and checkpoint.exists(),
-            "log": lambda line: run.log(**line),
-            "on_progress": bar.update,
-        }
-        if recipe.method is not None:
-            learned = train_learned(recipe, bank, **options)
-            save_method(run.path / MODEL, learned, recipe.method)
-            return learned
-        device = pick_device(recipe.device)
-        space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
-        bank = bank if space is None else in_space(bank, space)
-        learner = train(recipe, bank, **options)
-    method = as_method(learner, recipe, recipe.evaluation.steps)
+        method = fit_method(
+            recipe,
+            bank,
+            checkpoint=checkpoint,
+            resume=resume and checkpoint.exists(),
+            log=lambda line: run.log(**line),
+            on_progress=bar.update,
+        )
+    save_method(run.path / MODEL, method, recipe.method or "")
+    return method
+
+
+def fit_method(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Method:
+    """Train what a recipe asks for; for a denoiser, find its space, ε and balance on pseudo-novel classes."""
+    if recipe.method is not None:
+        return train_learned(recipe, bank, **options)
+    device = pick_device(recipe.device)
+    space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
+    bank = bank if space is None else in_space(bank, space)
+    method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
     tune_method(method, recipe, bank)
     method.space = space
-    save_method(run.path / MODEL, method, recipe.name)
     return method
 
 
@@ -73,7 +79,7 @@ def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
         derive_seed(recipe.seed, "step size"),
         pick_device(recipe.device),
     )
-    where = place_to_tune(bank) if config.balance == "auto" else config.balance
+    where = where_to_play(bank) if config.balance == "auto" else config.balance
     if where is None or where == "off":
         if config.steps is None and bank.has(Part.VALIDATION):
             method.steps = choose_steps(
@@ -143,7 +149,7 @@ def draw_graph(run: Run, method: WDAE, bank: FeatureBank, device: torch.device) 
     episodes = EpisodeSampler(pool, spec, seed=0).draw(0, 1)
     support = gather_support(pool, episodes)
     base = base_classes(bank, device)
-    before = InitialEstimate().on(base).adapt(support, joint=True).weights()[0]  # type: ignore[attr-defined]
+    before = InitialEstimate().on(base).adapt(support, joint=True).weights()[0]
     after = method.on(base).adapt(support, joint=True).weights()[0]
     graph = _edges(method, before)
     names = [bank.class_names[c] for c in bank.base_classes]

@@ -35,14 +35,21 @@ def find_space(
     train = bank.select(Part.BASE_TRAIN, device=device)
     power, centre = _choose(bank, train.features, config, seed)
     mean = powered(train.features, power).mean(0)
-    features = unit(powered(train.features, power) - centre * mean)
-    base = base_classes(bank, device)
-    if power == 1.0 and centre == 0.0:
+    space = FeatureSpace(power, (centre * mean), train.features, 1.0)
+    return with_base_weights(space, bank, config.refit_steps, seed)
+
+
+def with_base_weights(space: FeatureSpace, bank: FeatureBank, n_steps: int, seed: int = 0) -> FeatureSpace:
+    """The space with the base classes of a bank: their weights there, learned for a few steps."""
+    device = space.centre.device
+    train, base = bank.select(Part.BASE_TRAIN, device=device), base_classes(bank, device)
+    features = space.features(train.features)
+    if space.power == 1.0 and not bool(space.centre.any()):
         start = unit(base.weights)
     else:
         start = replace(train, features=features).unit_means(torch.float32)
-    weights, scale = refit(features, train.labels, start, base.scale, config.refit_steps, seed)
-    return FeatureSpace(power, (centre * mean), weights, scale)
+    weights, scale = refit(features, train.labels, start, base.scale, n_steps, seed)
+    return replace(space, weights=weights, scale=scale)
 
 
 def in_space(bank: FeatureBank, space: FeatureSpace) -> FeatureBank:

@@ -1,0 +1,206 @@
+"""ε and the balance of base and novel scores, for any number of shots, found on pseudo-novel classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.calibration.probabilities import (
+    area_under_roc,
+    base_cosines,
+    base_figures,
+    binned_error,
+    fit_gain,
+    quantiles,
+)
+from wdae.calibration.pseudo_novel import (
+    QueryScores,
+    Split,
+    Weighing,
+    Where,
+    halves,
+    play,
+    splits,
+    where_to_play,
+)
+from wdae.calibration.step_size import TUNED_STEPS, Trial, Trials, choose
+from wdae.errors import EpisodeError
+from wdae.methods.base import base_classes
+from wdae.methods.calibration import Calibration, step_for
+from wdae.methods.wdae import WDAE
+from wdae.nn.cosine import unit
+from wdae.parts import Part
+from wdae.runtime.randomness import derive_seed
+
+SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
+_FARTHEST = 50.0  # offsets looked at
+_MEASURED = (1, 2, 5)  # numbers of shots whose calibration error is told
+_MEASURED_EPISODES = 120
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """ε by number of shots, the balance, and the trials they were chosen from."""
+
+    steps: dict[int, float]
+    balance: Calibration
+    trials: Trials
+
+
+@torch.no_grad()
+def tune(
+    method: Weighing,
+    bank: FeatureBank,
+    shots: Sequence[int],
+    *,
+    where: Where = "validation",
+    rule: Literal["shrinking", "free"] = "shrinking",
+    chosen_for: Literal["novel", "both"] = "both",
+    base_drop_limit: float | None = None,
+    steps: Mapping[int, float] | None = None,
+    novel_share: float = 0.5,
+    n_way: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 2000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    images: int = 0,
+) -> Tuned:
+    """Find ε and balance of a method for each number of shots that the classes have images for.
+
+    The offset of novel scores is the likeliest one; ε follows ``rule`` and costs base accuracy at most
+    ``base_drop_limit``, or is as given in ``steps``; the slope is that of highest accuracy among base and
+    novel classes. ``images`` is that of :func:`wdae.calibration.pseudo_novel.splits`.
+    """
+    device = torch.device(device)
+    found = splits(bank, where, device, images)
+    held_out, base = bank.select(Part.BASE_HELD_OUT, device=device), base_classes(bank, device)
+    gain = fit_gain(*base_cosines(held_out, unit(base.weights)), base.scale)
+    if not isinstance(method, WDAE):
+        steps = {1: 0.0}
+    trials: dict[int, dict[float, Trial]] = {}
+    for n_shot in sorted(set(shots)) if found else ():
+        some = TUNED_STEPS if steps is None else (step_for(n_shot, steps),)
+        played = play(
+            method,
+            found,
+            n_shot,
+            gain,
+            some,
+            n_way=n_way,
+            n_query=n_query,
+            n_episodes=n_episodes,
+            seed=seed,
+        )
+        if played:
+            trials[n_shot] = {
+                step: Trial(novel, scores.accuracy(1.0, fit_offset(scores)), scores)
+                for step, (scores, novel) in played.items()
+            }
+    if not trials:
+        raise EpisodeError(f"no class has images to play novel with any of {list(shots)} shots and a query")
+    if steps is None:
+        steps = choose(trials, rule, chosen_for, base_drop_limit)
+    pairs = {k: _at_nearest(trials[k], step_for(k, steps)) for k in trials}
+    slopes, offsets = ({k: pair[i] for k, pair in pairs.items()} for i in (0, 1))
+    return Tuned(dict(steps), Calibration(gain, slopes, offsets, novel_share=novel_share), trials)
+
+
+def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, float]:
+    """Slope and offset at the nearest ε that was tried; with ε they change slowly."""
+    return fit_balance(trials[min(trials, key=lambda s: abs(s - step))].scores)
+
+
+def fit_balance(scores: QueryScores) -> tuple[float, float]:
+    """Slope of highest accuracy among base and novel classes, with its likeliest offset."""
+    offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
+    best = max(SLOPES, key=lambda slope: scores.accuracy(slope, offsets[slope]))
+    return best, offsets[best]
+
+
+def fit_offset(scores: QueryScores, slope: float = 1.0) -> float:
+    """The likeliest offset of novel classes, for a given slope.
+
+    At the maximum of the likelihood the queries' probability of being novel, on average, is the share of
+    those that are: the constant that puts both kinds of classes on a par. Only the log odds of novel against
+    base matter, and the average rises with the offset: Newton's steps, kept within halves of an interval.
+    """
+    is_novel = scores.is_novel
+    if not bool(is_novel.any()) or not bool((~is_novel).any()):
+        return 0.0
+    odds = (slope * scores.novel).logsumexp(1) + scores.prior - scores.mass
+    share = is_novel.double().mean()
+    weight = torch.where(is_novel, 0.5 / share, 0.5 / (1 - share)) / len(odds)
+    low, high, offset = -_FARTHEST, _FARTHEST, 0.0
+    for _ in range(60):
+        chance = torch.sigmoid(odds + offset)
+        excess = float(weight @ chance) - 0.5
+        low, high = (low, offset) if excess > 0 else (offset, high)
+        ahead = offset - excess / max(float(weight @ (chance * (1 - chance))), 1e-12)
+        last, offset = offset, ahead if low < ahead < high else (low + high) / 2
+        if abs(offset - last) < 1e-6:
+            break
+    return offset
+
+
+@torch.no_grad()
+def measured(
+    method: Weighing, bank: FeatureBank, played: FeatureBank | None = None, *, seed: int = 0, images: int = 0
+) -> Calibration:
+    """The method's balance with what a practitioner asks of it: when a score is unfamiliar, how good it is.
+
+    Calibration errors are of other images than the gain, and of other pseudo-novel classes than slope and
+    offset, were found on. A method without a balance gets one that leaves its scores as they are.
+    Pseudo-novel classes are those of ``played``, the bank that the method was trained on.
+    """
+    base = base_classes(bank)
+    scale = base.scale if not isinstance(method, WDAE) or method.scale is None else method.scale
+    balance = method.balance or Calibration(scale)
+    if not bank.has(Part.BASE_HELD_OUT):
+        return balance
+    weights = unit(base.weights)
+    cosines, labels = base_cosines(bank.select(Part.BASE_HELD_OUT), weights)
+    figures = base_figures(cosines, labels, scale)
+    played = bank if played is None else played
+    where = where_to_play(played)
+    found = [] if where is None else splits(played, where, images=images)
+    if found:
+        known = [(split.held_out.features @ unit(split.base.weights).T).amax(1) for split in found]
+        unknown = [(split.pool.features @ unit(split.base.weights).T).amax(1) for split in found]
+        figures["auroc_unknown"] = area_under_roc(torch.cat(known), torch.cat(unknown))
+    for n_shot in _MEASURED:
+        if found and n_shot in balance.offsets:
+            figures |= _novel_figures(method, halves(found), n_shot, balance.gain, seed)
+    return replace(balance, familiarity=quantiles(balance.gain * cosines.amax(1)), figures=figures)
+
+
+def _novel_figures(
+    method: Weighing, parts: Sequence[Sequence[Split]], n_shot: int, gain: float, seed: int
+) -> dict[str, float]:
+    step = step_for(n_shot, method.steps) if isinstance(method, WDAE) else 0.0
+    found = [
+        play(
+            method,
+            part,
+            n_shot,
+            gain,
+            (step,),
+            n_episodes=_MEASURED_EPISODES // 2,
+            seed=derive_seed(seed, "half", number),
+        )
+        for number, part in enumerate(parts)
+    ]
+    if not all(found):
+        return {}
+    pair = [one[step][0] for one in found]
+    before = [_error(scores, 1.0, 0.0) for scores in pair]
+    after = [_error(theirs, *fit_balance(mine)) for mine, theirs in zip(pair, pair[::-1], strict=True)]
+    return {f"ece_added_{n_shot}_before": sum(before) / 2, f"ece_added_{n_shot}": sum(after) / 2}
+
+
+def _error(scores: QueryScores, slope: float, offset: float) -> float:
+    return binned_error(scores.confidence(slope, offset), scores.right(slope, offset))
