@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from wdae.calibration.balance import fit_balance, fit_offset
+from wdae.calibration.balance import fit_offset
 from wdae.calibration.probabilities import (
     area_under_roc,
     binned_error,
@@ -72,13 +72,17 @@ def test_statistics_say_what_the_whole_scores_say() -> None:
     for some in (scores, QueryScores.joined([scores, wider])):
         confidence, right = some.confidence(0.8, 0.4)[:60], some.right(0.8, 0.4)[:60]
         assert torch.equal(right, whole.argmax(1) == labels)
+        lost = torch.nn.functional.cross_entropy(whole, labels, reduction="none")
+        both = 0.5 * (lost[labels >= 7].mean() + lost[labels < 7].mean())
+        if some is scores:
+            assert some.loss(0.8, 0.4) == pytest.approx(float(both), rel=1e-5)
         found = binned_error(confidence, right)
         assert found == pytest.approx(calibration_error(whole.softmax(1), labels), abs=1e-6)
 
 
 def test_one_kind_of_query_leaves_the_offset_alone() -> None:
     scores = QueryScores.of(torch.randn(5, 3), torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1]))
-    assert fit_balance(scores)[1] == 0.0
+    assert fit_offset(scores) == 0.0
 
 
 def test_quantiles_and_thresholds() -> None:

@@ -39,21 +39,12 @@ def some_scores(n: int = 400, seed: int = 0) -> QueryScores:
     return QueryScores.of(scores[:, :6], scores[:, 6:], labels)
 
 
-def loss(scores: QueryScores, slope: float, offset: float) -> float:
-    """Mean of minus the log probability of the true class; queries of both kinds count half each."""
-    novel = slope * scores.novel + offset + scores.prior.unsqueeze(1)
-    mass = torch.logaddexp(scores.mass, novel.logsumexp(1))
-    wanted = novel.gather(1, scores.place.clamp(min=0).unsqueeze(1))[:, 0]
-    lost = mass - torch.where(scores.is_novel, wanted, scores.own)
-    return 0.5 * float(lost[scores.is_novel].mean() + lost[~scores.is_novel].mean())
-
-
 @pytest.mark.parametrize("slope", [0.8, 1.0, 1.5])
 def test_the_offset_is_the_likeliest(slope: float) -> None:
     some = some_scores()
     offset = fit_offset(some, slope)
     grid = torch.linspace(-6, 6, 2401).tolist()
-    best = min(grid, key=lambda o: loss(some, slope, o))
+    best = min(grid, key=lambda o: some.loss(slope, o))
     assert offset == pytest.approx(best, abs=0.006)
 
 

@@ -11,8 +11,9 @@ import torch
 from embed_backbone import embed
 from PIL import Image
 
-import wdae.classifier.embedded
+import wdae.classifier.picture_backbone
 from wdae.bank import FeatureBank
+from wdae.bank.embedded import ASSETS
 from wdae.classifier import load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.cli.main import main
@@ -85,7 +86,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(wdae.classifier.embedded, "BACKBONE", shipped)
+    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", shipped)
     return shipped
 
 
@@ -169,7 +170,7 @@ def test_what_is_learned_already_cannot_be_set(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("learn", "-o", tmp_path / "model", "--training.steps", "5") == 2
-    assert "steps cannot be set" in capsys.readouterr().err
+    assert "recipe cannot be set" in capsys.readouterr().err
     assert run("learn", "-o", tmp_path / "model", "--backbone", "timm:resnet18") == 2
     assert "nothing to learn from with backbone timm:resnet18" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -195,7 +196,7 @@ def test_features_with_the_backbone_they_came_from(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bank, run_folder = small.parent / "bank", small.parent / "run"
-    words = ("--kind", "none", "--calibration_episodes", "10")
+    words = ("--method", "initial-estimate")
     assert run("learn", bank, "-o", tmp_path / "model", "--backbone", run_folder, *words) == 0
     photos = draw(tmp_path / "photos", colours(1, 3), 2, seed=3)
     assert run("predict", tmp_path / "model", photos) == 0
@@ -218,14 +219,14 @@ def test_another_backbone_than_the_models_is_refused(
     file = tmp_path / "newer" / "model.safetensors"
     tensors = load_tensors(file)
     save_tensors(file, {key: value * 2 for key, value in tensors.items()})
-    monkeypatch.setattr(wdae.classifier.embedded, "BACKBONE", tmp_path / "newer")
+    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "newer")
     picture = next((small.parent / "data" / "base").rglob("*.png"))
     assert run("predict", tmp_path / "model", picture) == 2
     assert "another embedded backbone" in capsys.readouterr().err
 
 
 def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(wdae.classifier.embedded, "BACKBONE", tmp_path / "nothing")
+    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "nothing")
     with pytest.raises(ModelError, match="no backbone inside"):
         embedded_backbone()
     with pytest.raises(ModelError, match="no ready model inside"):
@@ -233,18 +234,18 @@ def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.skipif(
-    not (wdae.classifier.embedded.BACKBONE / "ready").is_dir(),
+    not (wdae.classifier.picture_backbone.BACKBONE / "ready").is_dir(),
     reason="this checkout has no trained backbone inside",
 )
 class TestWhatShips:
     def test_the_backbone_is_small_and_knows_64_classes(self) -> None:
-        assert (wdae.classifier.embedded.BACKBONE / "model.safetensors").stat().st_size <= 20e6
+        assert (wdae.classifier.picture_backbone.BACKBONE / "model.safetensors").stat().st_size <= 20e6
         backbone = embedded_backbone()
         assert backbone.image_size == 80 and backbone.dim == 512 and len(backbone.class_names) == 64
         assert "house finch" in backbone.class_names
 
     def test_everything_that_ships_fits_a_wheel(self) -> None:
-        inside = [file for file in wdae.classifier.embedded.ASSETS.rglob("*") if file.is_file()]
+        inside = [file for file in ASSETS.rglob("*") if file.is_file()]
         assert sum(file.stat().st_size for file in inside) <= 35e6
 
     def test_the_ready_model_belongs_to_the_backbone(self, tmp_path: Path) -> None:
@@ -263,6 +264,6 @@ class TestWhatShips:
         assert [model.names[c] for c in model.head.best(queries).tolist()] == ["sky", "sky"]
 
     def test_there_is_a_model_card(self) -> None:
-        text = (wdae.classifier.embedded.BACKBONE / "README.md").read_text()
+        text = (wdae.classifier.picture_backbone.BACKBONE / "README.md").read_text()
         for word in ("MiniImageNet", "recipe", "Licence", "accuracy", "20 novel"):
             assert word in text

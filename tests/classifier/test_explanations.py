@@ -17,7 +17,7 @@ Newcomers = dict[str, torch.Tensor]
 def test_neighbours_are_those_of_the_class_graph(base: BaseKnowledge, newcomers: Newcomers) -> None:
     model = Model(base)
     model.add({name: newcomers[name][:3] for name in ("new 2", "new 0", "new 1")})
-    means = [newcomers[name][:3].mean(0) for name in model.added]
+    means = [base.in_space(newcomers[name][:3]).mean(0) for name in model.added]
     graph = build_graph(torch.cat([base.weights, torch.stack(means)]))
     for name in (base.names[4], "new 0"):
         place = model.names.index(name)
@@ -38,7 +38,7 @@ def test_how_far_the_weight_moved(base: BaseKnowledge, newcomers: Newcomers) -> 
         found = explain(model, "okapi")
     finally:
         base.denoiser.steps = before
-    cosine = float(newcomers["new 0"][0] @ model.head.weights[-1])
+    cosine = float(base.in_space(newcomers["new 0"][0]) @ model.head.weights[-1])
     assert found.step == pytest.approx(0.7)
     assert found.moved == pytest.approx(math.degrees(math.acos(cosine)), abs=0.1) and found.moved > 0.5
     assert explain(model, base.names[0]).moved is None

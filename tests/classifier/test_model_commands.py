@@ -36,7 +36,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(photos: Path, tmp_path: Path) -> Path:
     """Learned once a session would do, but each test changes it; it takes a tenth of a second."""
     path = tmp_path / "model"
-    assert run("learn", photos / "base", "-o", path, "--backbone", BACKBONE, "--steps", "5") == 0
+    assert run("learn", photos / "base", "-o", path, "--backbone", BACKBONE, "--training.steps", "5") == 0
     return path
 
 
@@ -126,7 +126,7 @@ def test_features_instead_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixt
     np.savez(tmp_path / "new.npz", features=np.concatenate([draw(6, 2), draw(7, 3)]), labels=list("ggiii"))
     np.save(tmp_path / "query.npy", draw(7, 4))
     model = tmp_path / "model"
-    assert run("learn", tmp_path / "base.npz", "-o", model, "--steps", "5") == 0
+    assert run("learn", tmp_path / "base.npz", "-o", model, "--training.steps", "5") == 0
     assert run("add", model, tmp_path / "new.npz") == 0
     capsys.readouterr()
     assert run("predict", model, tmp_path / "query.npy", "--json") == 0
@@ -141,7 +141,7 @@ def test_a_backbone_trained_on_the_pictures(
 ) -> None:
     monkeypatch.setenv("WDAE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "model"
-    words = ("--train", "conv4-64", "--epochs", "2", "--size", "16", "--steps", "5")
+    words = ("--train", "conv4-64", "--epochs", "2", "--size", "16", "--training.steps", "5")
     assert run("learn", photos / "base", "-o", path, *words) == 0
     learned = load(path)
     assert learned.backbone is not None and learned.backbone.name == "conv4-64"

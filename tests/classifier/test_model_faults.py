@@ -40,8 +40,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 str(root / "model"),
                 "--backbone",
                 "tiny_backbone:factory",
-                "--steps",
-                "3",
             ]
         )
     return root / "model"

@@ -116,9 +116,14 @@ def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, floa
 
 
 def fit_balance(scores: QueryScores) -> tuple[float, float]:
-    """Slope of highest accuracy among base and novel classes, with its likeliest offset."""
+    """Slope of highest accuracy among base and novel classes, each with its likeliest offset.
+
+    Of slopes that do equally well, as where all queries are recognised, it is the likeliest.
+    """
     offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
-    best = max(SLOPES, key=lambda slope: scores.accuracy(slope, offsets[slope]))
+    accuracy = {slope: scores.accuracy(slope, offset) for slope, offset in offsets.items()}
+    tied = [slope for slope in SLOPES if accuracy[slope] == max(accuracy.values())]
+    best = tied[0] if len(tied) == 1 else min(tied, key=lambda slope: scores.loss(slope, offsets[slope]))
     return best, offsets[best]
 
 

@@ -193,9 +193,20 @@ class QueryScores:
 
     def confidence(self, slope: float, offset: float) -> Tensor:
         """The probability of the most probable class ``[M]``."""
-        scores = slope * self.novel + offset + self.prior.unsqueeze(1)
-        mass = torch.logaddexp(self.mass, scores.logsumexp(1))
+        scores, mass = self._all_scores(slope, offset)
         return (torch.maximum(scores.amax(1), self.best) - mass).exp()
+
+    def loss(self, slope: float, offset: float) -> float:
+        """Mean of minus the log probability of the true class; queries of both kinds count half each."""
+        scores, mass = self._all_scores(slope, offset)
+        wanted = scores.gather(1, self.place.clamp(min=0).unsqueeze(1))[:, 0]
+        lost = mass - torch.where(self.is_novel, wanted, self.own)
+        parts = [lost[some].mean() for some in (self.is_novel, ~self.is_novel) if bool(some.any())]
+        return float(sum(parts)) / len(parts)
+
+    def _all_scores(self, slope: float, offset: float) -> tuple[Tensor, Tensor]:
+        scores = slope * self.novel + offset + self.prior.unsqueeze(1)
+        return scores, torch.logaddexp(self.mass, scores.logsumexp(1))
 
 
 @torch.no_grad()

@@ -5,15 +5,14 @@ What they are, and how they were made, stands in the model cards beside them.
 
 from __future__ import annotations
 
-from wdae.bank.embedded import ASSETS
+from wdae.classifier import picture_backbone
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import embedded_backbone
 from wdae.classifier.store import load
 from wdae.errors import ModelError
 
-__all__ = ["BACKBONE", "READY", "embedded_backbone", "embedded_model"]
+__all__ = ["READY", "embedded_backbone", "embedded_model"]
 
-BACKBONE = ASSETS / "resnet12"
 READY = "ready"
 """The model that is ready to use, inside the backbone's folder."""
 
@@ -27,7 +26,7 @@ def embedded_model() -> Model:
     >>> len(model.names), model.added, model.backbone.name
     (64, (), 'embedded')
     """
-    folder = BACKBONE / READY
+    folder = picture_backbone.BACKBONE / READY
     if not folder.is_dir():
         raise ModelError("this copy of wdae has no ready model inside; give wdae learn a folder of pictures")
     return load(folder)

@@ -95,7 +95,7 @@ def learn_from_bank(
     if method is not None and method != InitialEstimate.name:
         found = _fitting(method, bank, seed)
         facts["denoiser"] = f"{found.name}, trained before"
-    elif method is None and (reason := _too_few(played := _training_bank(bank, config))) is None:
+    elif method is None and (reason := _too_few(bank, played := _training_bank(bank, config))) is None:
         asked = fitted(as_recipe(recipe, config.seed), played)
         found = _trained(asked, played, checkpoint, show_progress)
         if found.space is not None and played.n_base != bank.n_base:
@@ -185,14 +185,16 @@ def _training_bank(bank: FeatureBank, config: LearnConfig) -> FeatureBank:
     return set_aside(bank, _ENOUGH, config.max_classes, derive_seed(config.seed, "set aside"))
 
 
-def _too_few(bank: FeatureBank) -> str | None:
-    """Why no denoiser can be trained on a bank; None where one can."""
-    validation = bank.counts(Part.VALIDATION)
-    if bank.n_base >= FEWEST_CLASSES and len(validation) >= 2 and min(validation) >= 2:
+def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
+    """Why no denoiser can be trained on a bank's classes; None where one can."""
+    validation = played.counts(Part.VALIDATION)
+    if played.n_base >= FEWEST_CLASSES and len(validation) >= 2 and min(validation) >= 2:
         return None
+    several = sum(count >= 2 for count in bank.counts(Part.BASE_TRAIN))
+    needed = FEWEST_CLASSES + (0 if bank.has(Part.VALIDATION) else 2)
     return (
-        f"none: {bank.n_base} base classes with 2 images or more to train on; {FEWEST_CLASSES} are needed,"
-        " and 2 to choose on. Added classes keep their initial estimate"
+        f"none: {several} base classes with 2 images or more to learn from; {needed} are needed. Added"
+        " classes keep their initial estimate"
     )
 
 

@@ -25,7 +25,7 @@ THUMBNAIL = 64
 
 _FEW = 64  # pictures that are not worth starting processes for
 EMBEDDED = "embedded"
-_FOLDER = ASSETS / "resnet12"
+BACKBONE = ASSETS / "resnet12"
 _SHIPPED = ("backbone", "backbone_options", "image_size", "mean", "std", "weights_sha256")
 
 
@@ -163,15 +163,15 @@ def embedded_backbone() -> PictureBackbone:
     from wdae.stage1.model_file import WEIGHTS, load_model
     from wdae.storage.files import sha256
 
-    if not (_FOLDER / WEIGHTS).is_file():
+    if not (BACKBONE / WEIGHTS).is_file():
         raise ModelError(
             "this copy of wdae has no backbone inside; give timm:NAME or a folder of wdae pretrain, or train"
             " one on your pictures with --train NAME"
         )
-    trained = load_model(_FOLDER)
+    trained = load_model(BACKBONE)
     known = {key: trained.card[key] for key in ("image_size", "mean", "std", "class_names")}
     return PictureBackbone.of(
-        trained.network.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(_FOLDER / WEIGHTS)
+        trained.network.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(BACKBONE / WEIGHTS)
     )
 
 
