@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wdae.config import Config, Field
-from wdae.config.shipped import recipe_file
+from wdae.config import Config, Field, recipe_file
 from wdae.errors import RunError
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.records import Record, Text, construct, read_json, read_record, write_json

@@ -19,7 +19,7 @@ from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
-from wdae.config import load
+from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.methods.base import Method, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
@@ -148,7 +148,7 @@ def as_recipe(recipe: RecipeLike | None, seed: int = 0) -> MetaRecipe:
     if recipe is None or isinstance(recipe, Mapping):
         found = load(MetaRecipe, best_recipe(), {"seed": seed, **(recipe or {})})
     else:
-        found = recipe if isinstance(recipe, MetaRecipe) else load(MetaRecipe, Path(recipe))
+        found = recipe if isinstance(recipe, MetaRecipe) else load(MetaRecipe, recipe_file(recipe))
     if found.method is not None:
         raise RecipeError(
             f"recipe {found.name!r} trains {found.method!r}; a model teaches with a denoiser of class"
