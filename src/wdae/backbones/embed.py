@@ -91,7 +91,7 @@ def _features(
         piece = images[start : start + batch].to(device)
         count = len(piece)
         if count < batch and start:
-            # A last batch of another size would make cuDNN choose its algorithms anew.
+            # A last batch of another size would make cuDNN choose its algorithms again.
             piece = torch.cat([piece, piece[:1].expand(batch - count, -1, -1, -1)])
         seen = []
         for pictures in views(piece, start):  # Outside autocast: crops are matrix products.

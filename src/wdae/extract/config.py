@@ -39,7 +39,7 @@ class ExtractConfig(Config):
     data: Path
     """The folder of the data set."""
     layout: str = "auto"
-    """How the folder is laid out; ``auto`` looks."""
+    """How the folder is laid out; ``auto`` finds out."""
     reading: Literal["names", "positions"] | None = None
     """Of ImageNet-FS's split; as in the backbone's training by default, or by its class names."""
     backbone: str
@@ -76,7 +76,7 @@ class ExtractConfig(Config):
     stream: bool = False
     """Decode while extracting, keeping no cache of pixels: for sets larger than the disk can spare."""
     cache_dir: Path | None = None
-    """Where decoded pictures are kept."""
+    """Where decoded pictures are cached."""
     skip_broken: bool = False
     """Leave unreadable pictures out instead of refusing the data set."""
     allow_missing: bool = False

@@ -56,7 +56,11 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
         raise StorageError(f"{out} exists already; choose another folder, or remove it first")
     fast_arithmetic(team.device)
     model = load_model(config.trained) if config.trained is not None else None
-    backbone = _backbone(config, model).to(team.device).eval()
+    if model is not None:
+        backbone = model.network.backbone
+    else:
+        backbone = backbones.build(config.backbone, **config.backbone_options)
+    backbone = backbone.to(team.device).eval()
     if team.device.type == "cuda":
         backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
@@ -147,12 +151,6 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 
-def _backbone(config: ExtractConfig, model: Stage1Model | None) -> backbones.Backbone:
-    if model is not None:
-        return model.network.backbone
-    return backbones.build(config.backbone, **config.backbone_options)
-
-
 def _check_classes(model: Stage1Model, images: ImageSet) -> None:
     base = np.unique(images.labels[np.isin(images.parts, (Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code))])
     found = tuple(images.class_names[label] for label in base.tolist())
@@ -167,11 +165,11 @@ def _check_classes(model: Stage1Model, images: ImageSet) -> None:
 def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
     """What the chunks on disk depend on: chunks of another plan are deleted."""
     weights = file_sha256(config.trained / WEIGHTS) if config.trained is not None else ""
-    kept = {"backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
+    keys = {"backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
     if config.crops:
-        kept |= {"crops", "crop_area", "seed"}
+        keys |= {"crops", "crop_area", "seed"}
     return {
-        **config.model_dump(mode="json", include=kept),
+        **config.model_dump(mode="json", include=keys),
         "backbone": config.backbone if config.trained is None else None,
         "weights": weights,
         "pictures": images.source.stamp(),

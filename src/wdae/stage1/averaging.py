@@ -21,7 +21,7 @@ class Average:
     """A copy of a model that holds the average of its weights.
 
     Floating-point buffers (BatchNorm's statistics) are averaged like weights; :func:`refresh_statistics`
-    computes them anew before each validation.
+    computes them again before each validation.
     """
 
     def __init__(self, model: RecognitionModel, config: AveragingConfig, total_steps: int) -> None:

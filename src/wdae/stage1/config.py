@@ -17,19 +17,19 @@ class DataConfig(Config):
     path: Path
     """The folder of the data set."""
     layout: str = "auto"
-    """How the folder is laid out; ``auto`` looks."""
+    """How the folder is laid out; ``auto`` finds out."""
     reading: Literal["names", "positions"] = "names"
     """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
     size: int = Field(default=80, ge=8)
-    """Side to which pictures are decoded and kept, and which validation and extraction see."""
+    """Side to which pictures are decoded; validation and extraction use it too."""
     classes: Literal["base", "base+validation"] = "base"
     """``base+validation`` trains on the validation classes too (the paper's trainval rows)."""
     held_out: int = Field(default=0, ge=0)
-    """Images of each base class kept out of training, for base accuracy and the all-classes table."""
+    """Images of each base class held out of training, for base accuracy and the all-classes table."""
     held_out_seed: int | None = Field(default=None, ge=0)
     """Draws them; the run's seed by default. Networks whose features are joined need the same."""
     cache_dir: Path | None = None
-    """Where decoded pictures are kept."""
+    """Where decoded pictures are cached."""
     skip_broken: bool = False
     """Leave unreadable pictures out instead of refusing the data set (not while streaming)."""
     allow_missing: bool = False

@@ -34,7 +34,7 @@ class Mix:
     def __call__(self, rows: Tensor) -> Tensor:
         """``share · rows + (1 - share) · rows[partner]``, in the dtype and memory layout of the rows."""
         mixed = torch.lerp(rows[self.partner], rows, self.share.to(rows.dtype))
-        # One layout always: a compiled stage is compiled anew for every layout it meets.
+        # One layout always: a compiled stage is compiled again for every new layout.
         return mixed.contiguous(memory_format=torch.channels_last) if mixed.dim() == 4 else mixed
 
 

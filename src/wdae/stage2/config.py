@@ -33,7 +33,7 @@ class SpaceConfig(Config):
     centre: float | None = Field(0.0, ge=0, le=1)
     """How much of the base images' mean is taken off; null: chosen on validation classes."""
     refit_steps: int = Field(0, ge=0)
-    """Steps in which base weights are learned anew, from class means; 0: as the bank has them, or class
+    """Steps in which base weights are learned again, from class means; 0: as the bank has them, or class
     means where power or centre change the space."""
     choice_episodes: int = Field(500, ge=1)
     """Validation episodes on which power and centre are chosen, for 1 shot and for 5."""

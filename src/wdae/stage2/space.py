@@ -1,4 +1,4 @@
-"""Finding the space that a denoiser works in: power and centre on validation classes, base weights anew."""
+"""The space that a denoiser works in: power and centre chosen on validation classes, weights refitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wdae.stage2.config import SpaceConfig
 POWERS = (1.0, 0.7, 0.5)
 CENTRES = (0.0, 0.3, 0.6, 1.0)
 _CHOICE_SHOTS = (1, 5)
-_BATCH, _RATE = 1024, 1e-3  # of learning base weights anew
+_BATCH, _RATE = 1024, 1e-3  # of refitting base weights
 
 
 def find_space(
