@@ -44,7 +44,7 @@ def load_pickle(path: Path) -> Any:
         raise DataError(f"{path}: is not a whole pickle of arrays and containers ({reason})") from error
 
 
-_Written: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_Written: Any = pickle._Unpickler
 
 
 class _Unpickler(_Written):
