@@ -1,9 +1,9 @@
-"""The paper's starting point: novel weights are means of their shots, base weights stay as learned."""
+"""The initial estimate: novel weights are means of their shots, base weights stay as learned."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -13,7 +13,10 @@ from wdae.nn.generate import novel_estimate
 
 
 class InitialEstimate(Method):
-    """Eq. 5 alone, without refinement: nearest class mean by cosine (https://arxiv.org/abs/1905.01102).
+    """Nearest class mean by cosine: eq. 5 alone, without refinement.
+
+    Spyros Gidaris, Nikos Komodakis, "Generating Classification Weights with GNN Denoising Autoencoders for
+    Few-Shot Learning", CVPR 2019, https://arxiv.org/abs/1905.01102.
 
     Args:
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
@@ -26,8 +29,8 @@ class InitialEstimate(Method):
     """
 
     name = "initial-estimate"
-    about: ClassVar[str] = "nearest class mean by cosine; where wDAE starts"
-    paper: ClassVar[str] = "Gidaris & Komodakis 2019"
+    about = "nearest class mean by cosine; where wDAE starts"
+    paper = "Gidaris & Komodakis 2019"
 
     def __init__(self, balance: Calibration | None = None) -> None:
         self.balance = balance

@@ -24,7 +24,10 @@ PAPER_STEPS = {1: 1.0, 5: 0.5}
 
 
 class WDAE(Method):
-    """Initial estimate, then refinement of novel *and* base weights by the denoiser (eq. 4, 5).
+    """Class weights refined by a denoising autoencoder: an initial estimate (eq. 5), then refinement (eq. 4).
+
+    Spyros Gidaris, Nikos Komodakis, "Generating Classification Weights with GNN Denoising Autoencoders for
+    Few-Shot Learning", CVPR 2019, https://arxiv.org/abs/1905.01102. Novel and base weights are refined.
 
     Args:
         denoiser: a trained :class:`~wdae.nn.denoiser.Denoiser`.

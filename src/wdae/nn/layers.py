@@ -1,4 +1,4 @@
-"""The building blocks of the denoiser: pairwise messages, node updates.
+"""The layers of the denoiser: pairwise messages and node updates.
 
 A node's state is given as its parts, ``[w̃; u_1; ...; u_l]`` (see :mod:`wdae.nn.split_linear`).
 """
@@ -19,7 +19,7 @@ from wdae.nn.split_linear import SplitLinear, part_scales
 from wdae.runtime.cores import in_pieces
 
 SLOPE = 0.01  # of every LeakyReLU
-# With so few components kept, computing just those beats computing all and masking (on a CPU).
+# From this ratio on, computing only the survivors is faster on a CPU than masking.
 SPARSE_DROPOUT = 0.8
 
 
@@ -47,9 +47,9 @@ def fold_batch_norm(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
 class PairwiseMessage(nn.Module):
     """Messages between neighbours and their sum (eq. 9).
 
-    ``m_i = Σ_j a_ij · LeakyReLU(Dropout(BatchNorm(A h_i + A h_j)))``, with one map A for both ends. The
-    BatchNorm runs over all edges of all episodes of the batch [code]; as an edge's input is a sum over its
-    two nodes, the statistics and the affine map are computed on nodes, never on edges.
+    ``m_i = Σ_j a_ij · LeakyReLU(Dropout(BatchNorm(A h_i + A h_j)))``, with one map A for both ends. As in the
+    authors' code, BatchNorm runs over all edges of all episodes of the batch; it is computed on nodes, as an
+    edge's input is a sum over its two nodes.
 
     Args:
         sizes: widths of the parts of a node's state.
@@ -124,7 +124,13 @@ class PairwiseMessage(nn.Module):
 
 
 class HiddenUpdate(nn.Module):
-    """The new part of a node's state (eq. 10): ``u = unit(LeakyReLU(Dropout(BatchNorm(B [h; m]))))``."""
+    """The new part of a node's state (eq. 10): ``u = unit(LeakyReLU(Dropout(BatchNorm(B [h; m]))))``.
+
+    Args:
+        sizes: widths of the parts of ``[h; m]``.
+        hidden: size H of u.
+        dropout: ratio of units dropped in training.
+    """
 
     def __init__(self, sizes: Sequence[int], hidden: int, dropout: float) -> None:
         super().__init__()
@@ -142,7 +148,12 @@ class HiddenUpdate(nn.Module):
 
 
 class LastUpdate(nn.Module):
-    """The denoised weight (eq. 11, 12): ``[δ; o] = C [h; m] + c``, ``r = w̃ + sigmoid(o) ⊙ unit(δ)``."""
+    """The denoised weight (eq. 11, 12): ``[δ; o] = C [h; m] + c``, ``r = w̃ + sigmoid(o) ⊙ unit(δ)``.
+
+    Args:
+        sizes: widths of the parts of ``[h; m]``.
+        dim: feature size D.
+    """
 
     def __init__(self, sizes: Sequence[int], dim: int) -> None:
         super().__init__()
