@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any
 from wdae.version import __version__
 
 if TYPE_CHECKING:
+    from wdae.api import compare, evaluate, load, load_recipe, train
     from wdae.bank import FeatureBank
+    from wdae.bank.embedded import embedded_bank
+    from wdae.classifier import LearnConfig, Model, changing, learn, save
+    from wdae.classifier.embedded import embedded_backbone, embedded_model
+    from wdae.classifier.picture_backbone import PictureBackbone, load_backbone
+    from wdae.comparison.config import CompareRecipe
     from wdae.episodes import EpisodeSampler, EpisodeSpec
     from wdae.estimator import FewShotClassifier
     from wdae.evaluation.protocol import all_way, few_way
     from wdae.evaluation.results import Result, paired
-    from wdae.methods import WDAE, InitialEstimate
+    from wdae.evaluation.table import ResultTable
+    from wdae.methods import WDAE, InitialEstimate, Method
     from wdae.nn import Denoiser
     from wdae.parts import Part
     from wdae.stage2.config import MetaRecipe
@@ -24,39 +31,79 @@ if TYPE_CHECKING:
     from wdae.synthetic import synthetic_bank
 
 _HOMES = {
-    "FewShotClassifier": "wdae.estimator",
+    # stage 2, by the command line's names
+    "train": "wdae.api",
+    "evaluate": "wdae.api",
+    "compare": "wdae.api",
+    "load": "wdae.api",
+    "load_recipe": "wdae.api",
+    "MetaRecipe": "wdae.stage2.config",
+    "CompareRecipe": "wdae.comparison.config",
+    # features and episodes
     "FeatureBank": "wdae.bank",
-    "Part": "wdae.bank",
+    "Part": "wdae.parts",
+    "embedded_bank": "wdae.bank.embedded",
     "synthetic_bank": "wdae.synthetic",
     "EpisodeSpec": "wdae.episodes",
     "EpisodeSampler": "wdae.episodes",
-    "Denoiser": "wdae.nn",
+    # methods and figures
+    "Method": "wdae.methods",
     "InitialEstimate": "wdae.methods",
     "WDAE": "wdae.methods",
-    "MetaRecipe": "wdae.stage2.config",
-    "train_denoiser": "wdae.stage2.train:train",  # wdae.train is the package
+    "Denoiser": "wdae.nn",
+    "train_denoiser": "wdae.stage2.train:train",
     "few_way": "wdae.evaluation.protocol",
     "all_way": "wdae.evaluation.protocol",
     "Result": "wdae.evaluation.results",
+    "ResultTable": "wdae.evaluation.table",
     "paired": "wdae.evaluation.results",
+    # classifiers to add classes to
+    "learn": "wdae.classifier",
+    "LearnConfig": "wdae.classifier",
+    "Model": "wdae.classifier",
+    "changing": "wdae.classifier",
+    "save": "wdae.classifier",
+    "FewShotClassifier": "wdae.estimator",
+    "PictureBackbone": "wdae.classifier.picture_backbone",
+    "load_backbone": "wdae.classifier.picture_backbone",
+    "embedded_backbone": "wdae.classifier.embedded",
+    "embedded_model": "wdae.classifier.embedded",
 }
 
 __all__ = [
     "WDAE",
+    "CompareRecipe",
     "Denoiser",
     "EpisodeSampler",
     "EpisodeSpec",
     "FeatureBank",
     "FewShotClassifier",
     "InitialEstimate",
+    "LearnConfig",
     "MetaRecipe",
+    "Method",
+    "Model",
     "Part",
+    "PictureBackbone",
     "Result",
+    "ResultTable",
     "__version__",
     "all_way",
+    "changing",
+    "compare",
+    "embedded_backbone",
+    "embedded_bank",
+    "embedded_model",
+    "evaluate",
     "few_way",
+    "learn",
+    "load",
+    "load_backbone",
+    "load_recipe",
     "paired",
+    "save",
     "synthetic_bank",
+    "train",
     "train_denoiser",
 ]
 

@@ -14,7 +14,7 @@ from wdae.cli.main import COMMANDS, root
 ROOT = Path(__file__).parents[2]
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*\w")
 EVERYWHERE = {"--help", "--version", "--debug"}
-OTHERS = {"--nproc-per-node"}  # torchrun's
+OTHERS = {"--nproc-per-node", "--durations"}  # of torchrun and pytest
 
 
 def commands(app: App, words: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:

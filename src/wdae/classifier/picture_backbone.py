@@ -181,6 +181,10 @@ def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> Pictur
     Args:
         name: one of those; the last is the folder that ``wdae pretrain`` wrote (or its run, or its file).
         options: keyword arguments of a factory.
+
+    >>> backbone = load_backbone("embedded")
+    >>> backbone.dim, backbone.image_size
+    (512, 80)
     """
     from wdae import backbones
 

@@ -64,21 +64,21 @@ def evaluate(
     if bank is None:
         _evaluate_model(methods, output, json, csv)
         return
-    from wdae.bank import FeatureBank
-    from wdae.evaluation.config import EvaluationConfig
-    from wdae.evaluation.measure import evaluate as measure_all
-    from wdae.evaluation.measure import load_methods
+    from wdae import api
     from wdae.evaluation.text_table import show
-    from wdae.runtime.device import pick_device, pick_dtype
 
-    features = FeatureBank.open(bank)
-    where = pick_device(device)
-    chosen = load_methods(methods, where, pick_dtype(precision, where))
-    default = 20_000 if protocol == "few-way" else 100
-    config = EvaluationConfig(
-        protocol=protocol, shots=shots, ways=ways, queries=queries, episodes=episodes or default
+    table = api.evaluate(
+        methods,
+        bank,
+        protocol=protocol,
+        shots=shots,
+        ways=ways,
+        queries=queries,
+        episodes=episodes,
+        seed=seed,
+        device=device,
+        precision=precision,
     )
-    table = measure_all(chosen, features, config, seed=seed, device=where)
     if output is not None:
         table.save(output)
     if json:
@@ -86,7 +86,7 @@ def evaluate(
     elif csv:
         print(table.csv(), end="")
     else:
-        show(table.accuracies(), *([table.differences("initial-estimate")] if len(chosen) > 1 else []))
+        show(table.accuracies(), *([table.differences("initial-estimate")] if methods else []))
 
 
 def _evaluate_model(words: Sequence[str], output: Path | None, json: bool, csv: bool) -> None:

@@ -8,7 +8,11 @@ from wdae.config import Config, Field
 
 
 class CompareRecipe(Config):
-    """Methods trained and measured on one bank, on the same episodes."""
+    """Methods trained and measured on one bank, on the same episodes.
+
+    >>> CompareRecipe(methods=("lwof-attention", "wdae-gnn"), episodes=500).reference
+    'initial-estimate'
+    """
 
     bank: str = "embedded"
     """A feature bank's folder, or embedded: the one that ships with the package."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import OnProgress, all_way, few_way
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
-from wdae.methods import Method, is_learned, make, names
+from wdae.methods import WDAE, Method, is_learned, make, names
 from wdae.methods.saved import load_method
 from wdae.runs.progress import progress
 
@@ -65,11 +66,18 @@ def evaluate(
         )
 
 
-def load_methods(words: Sequence[str], device: torch.device, dtype: torch.dtype) -> list[Method]:
-    """The methods, the initial estimate first."""
+def load_methods(
+    given: Sequence[Method | str | Path], device: torch.device, dtype: torch.dtype
+) -> list[Method]:
+    """Methods from their names, run folders or files, or as they are; the initial estimate first."""
     methods: list[Method] = [make("initial-estimate")]
-    for word in words:
-        path = Path(word)
+    for one in given:
+        if isinstance(one, Method):
+            methods.append(copy.copy(one))
+            if isinstance(methods[-1], WDAE):
+                methods[-1].dtype = dtype  # as it would be loaded
+            continue
+        word, path = str(one), Path(one)
         if path.is_dir():
             path = path / "model.safetensors"
             if not path.exists():
