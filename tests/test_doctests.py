@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("wdae", "wdae.backbones", "wdae.bank", "wdae.data", "wdae.methods", "wdae.classifier", "wdae.nn")
+PACKAGES = (
+    "wdae",
+    "wdae.backbones",
+    "wdae.bank",
+    "wdae.classifier",
+    "wdae.data",
+    "wdae.export",
+    "wdae.methods",
+    "wdae.nn",
+)
 OTHERS = (
     "wdae.classifier.embedded:embedded_backbone",
     "wdae.bank.embedded:embedded_bank",
@@ -19,9 +28,6 @@ OTHERS = (
     "wdae.calibration.step_size:choose_steps",
     "wdae.evaluation.table:ResultTable",
     "wdae.classifier.explain:explain",
-    "wdae.export.linear:export_linear",
-    "wdae.export.onnx_file:export_onnx",
-    "wdae.export.torchscript:export_torchscript",
     "wdae.nn.generate:initial_estimate",
     "wdae.nn.generate:refine",
     "wdae.classifier.picture_backbone:PictureBackbone",

@@ -19,9 +19,7 @@ from wdae.classifier import Model, learn, save
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.cli.main import main
 from wdae.errors import ModelError
-from wdae.export.linear import export_linear
-from wdae.export.onnx_file import export_onnx
-from wdae.export.torchscript import export_torchscript
+from wdae.export import export_linear, export_onnx, export_torchscript
 from wdae.parts import Part
 
 
@@ -59,9 +57,12 @@ def test_linear_in_ten_lines_of_numpy(model: Model, tmp_path: Path) -> None:
     export_linear(model, tmp_path / "m.safetensors")
     with safe_open(tmp_path / "m.safetensors", "np") as file:
         weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+        power, centre = file.get_tensor("power"), file.get_tensor("centre")
         labels = json.loads(file.metadata()["labels"])
     x = queries(model, 50).numpy()
-    scores = x / np.linalg.norm(x, axis=1, keepdims=True) @ weight.T + bias
+    z = np.sign(x) * np.abs(x) ** power
+    z = z / np.linalg.norm(z, axis=1, keepdims=True) - centre
+    scores = z / np.linalg.norm(z, axis=1, keepdims=True) @ weight.T + bias
     np.testing.assert_allclose(scores, model.scores(queries(model, 50)).numpy(), atol=1e-4)
     assert labels == list(model.names) and labels[-1] == "café «ß»"
 

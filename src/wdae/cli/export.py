@@ -37,19 +37,12 @@ def export(
         whole: from pictures on; classifier: from features on; auto: whole if there is a backbone.
     """
     from wdae.classifier.store import load
+    from wdae.export import export_linear, export_onnx, export_torchscript
 
     opened = load(model)
     path = output or model.with_name(model.name + SUFFIXES[to])
     if to == "linear":
-        from wdae.export.linear import export_linear
-
         export_linear(opened, path)
-    elif to == "onnx":
-        from wdae.export.onnx_file import export_onnx
-
-        export_onnx(opened, path, part)
     else:
-        from wdae.export.torchscript import export_torchscript
-
-        export_torchscript(opened, path, part)
+        (export_onnx if to == "onnx" else export_torchscript)(opened, path, part)
     say(f"{path}: {len(opened.names)} classes, {path.stat().st_size / 1e6:.1f} MB")

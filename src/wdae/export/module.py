@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,13 +77,7 @@ def export_module(model: Model, part: Part = "auto") -> tuple[nn.Module, str, Te
     return module, "images", torch.rand(2, 3, side, side, generator=generator)
 
 
-def labels_json(model: Model) -> str:
-    """The class names in the order of the scores, as a JSON list."""
-    return json.dumps(list(model.names), ensure_ascii=False)
-
-
 def metadata(model: Model) -> dict[str, str]:
-    """What travels with every export."""
-    facts: dict[str, Any] = {"labels": labels_json(model), "n_base": str(model.head.n_base)}
-    facts["format"] = "wdae-export 1"
-    return facts
+    """What travels with every export; ``labels`` is a JSON list in the order of the scores."""
+    labels = json.dumps(list(model.names), ensure_ascii=False)
+    return {"format": "wdae-export 1", "labels": labels, "n_base": str(model.head.n_base)}
