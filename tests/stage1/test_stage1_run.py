@@ -243,10 +243,11 @@ def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.network(images)[0], again.network(images)[0])
     card = json.loads((outcome.model / "model.json").read_text())
-    for wrong in ({"depth": 16}, {"widen": 2}):
+    for wrong in ({"depth": 16}, {"widen": 2}, {"widen": 4000}):
         options = card["backbone_options"] | wrong
-        (tmp_path / "copy" / "model.json").write_text(json.dumps(card | {"backbone_options": options}))
-        with pytest.raises(ModelError, match="does not fit backbone 'wide-resnet'"):
+        forged = card | {"version": 1, "backbone_options": options}
+        (tmp_path / "copy" / "model.json").write_text(json.dumps(forged))
+        with pytest.raises(ModelError, match="not fit backbone 'wide-resnet'"):
             load_model(tmp_path / "copy")
     with pytest.raises(ModelError, match="holds no stage-1 model"):
         load_model(tmp_path / "nothing")

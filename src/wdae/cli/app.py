@@ -10,17 +10,20 @@ from cyclopts import App, CycloptsError
 
 from wdae.errors import WdaeError, nearest
 from wdae.printing import printable
+from wdae.runs.interrupt import as_interrupts, exit_status
 from wdae.runtime.process import keep_freed_memory, shorten_thread_waits
+from wdae.storage.trust import trusting
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+DONE, BAD_INPUT = 0, 2
 _FORMER = {"--out": "--output", "--model-dtype": "--dtype"}
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
     """Run an app on raw words and return the exit status.
 
-    A user's mistake is one clear message on stderr and status 2, Ctrl-C a line and status 130; anything
-    else is a defect of ours and keeps its traceback, as all of them do with ``--debug`` or WDAE_DEBUG=1.
+    A user's mistake is one clear message on stderr and status 2, Ctrl-C a line and status 130 (SIGTERM 143,
+    SIGHUP 129); anything else is a defect of ours and keeps its traceback, as all of them do with
+    ``--debug`` or WDAE_DEBUG=1.
     """
     words = [word for word in tokens if word != "--debug"]
     debug = len(words) < len(tokens) or os.environ.get("WDAE_DEBUG", "") not in ("", "0")
@@ -29,7 +32,9 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     try:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word
-        app(normalise(words), exit_on_error=False, print_error=False, result_action="return_value")
+        words, trust = split_trust(normalise(words))
+        with as_interrupts(), trusting(trust):
+            app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (WdaeError, CycloptsError) as error:
         if debug:
             raise
@@ -38,7 +43,7 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         if debug:
             raise
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return exit_status()
     return DONE
 
 
@@ -61,6 +66,25 @@ def normalise(words: Sequence[str]) -> list[str]:
         else:
             out.append(word)
     return out
+
+
+def split_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without ``--trust NAME``, an option of every command, and the names.
+
+    >>> split_trust(["predict", "--trust", "a.b:c", "x", "--trust=d:e", "--", "--trust"])
+    (['predict', 'x', '--', '--trust'], ['a.b:c', 'd:e'])
+    """
+    rest, names = list(words), list[str]()
+    end = rest.index("--") if "--" in rest else len(rest)
+    for i in reversed(range(end)):
+        name, equals, value = rest[i].partition("=")
+        if name == "--trust":
+            if not equals and i + 1 >= end:
+                raise WdaeError("--trust needs a name: --trust pkg.module:factory")
+            names.insert(0, value if equals else rest.pop(i + 1))
+            del rest[i]
+            end = rest.index("--") if "--" in rest else len(rest)
+    return rest, names
 
 
 def _refuse_unknown_command(app: App, words: Sequence[str]) -> None:

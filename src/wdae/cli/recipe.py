@@ -31,6 +31,7 @@ from cyclopts import Group, Parameter
 from pydantic import TypeAdapter, ValidationError
 
 from wdae.config import Config, Key, describe, load, scalar
+from wdae.storage.trust import refuse_untrusted
 
 T = TypeVar("T", bound=Config)
 _KEYS = Group("Recipe keys", sort_key=10, help="Each overrides the recipe file.")
@@ -58,7 +59,10 @@ def recipe_command(
             overrides = parse_overrides(given)
             if default is not None and recipe is None:
                 return function(load(config, default(), overrides) if overrides else None, *args, **options)
-            return function(load(config, recipe, overrides), *args, **options)
+            resolved = load(config, recipe, overrides)
+            if recipe is not None and "backbone" not in overrides:
+                refuse_untrusted(getattr(resolved, "backbone", ""), (), recipe)
+            return function(resolved, *args, **options)
 
         annotations = {option: _annotation(key) for option, key in names.items()}
         annotations |= {option: _annotation(key, old) for option, (old, key) in former.items()}

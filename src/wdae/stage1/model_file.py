@@ -4,17 +4,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import ConfigDict, Field
 
+from wdae.backbones.from_file import build_from_file
 from wdae.errors import ModelError
-from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
-from wdae.storage.records import read_json, write_json
-from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.stage1.recognition_model import RecognitionModel
+from wdae.storage import manifest as manifests
+from wdae.storage.manifest import Manifest
+from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
+from wdae.storage.tensors import save_tensors
+from wdae.storage.trust import Trust
 
-FORMAT, VERSION = "wdae-stage1-model", 1
-WEIGHTS, CARD = "model.safetensors", "model.json"
+WEIGHTS = "model.safetensors"
+_Colour = Annotated[tuple[float, ...], Field(min_length=3, max_length=3)]
+
+
+class _TrainedOn(Record):
+    """What is read again of a recipe's ``data``; the other keys are for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+    reading: Literal["names", "positions"] = "names"
+    classes: Literal["base", "base+validation"] = "base"
+    held_out: Count = 0
+    stream: bool = False
+
+
+class _Recipe(Record):
+    model_config = ConfigDict(extra="allow")
+
+    data: _TrainedOn = _TrainedOn()
+    seed: int = 0
+
+
+def _listed(value: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Version 1 had no digests: the weights are listed as they are."""
+    return {**value, "files": {WEIGHTS: manifests.entry(folder / WEIGHTS)}}
+
+
+class Stage1Manifest(Manifest):
+    """``model.json`` of a stage-1 model. Version 2 lists its files with their digests."""
+
+    FORMAT, VERSION, FILE, NOUN = "wdae-stage1-model", 2, "model.json", "a stage-1 model"
+    REMEDY = "; make one with: wdae pretrain"
+    SEALED = 2
+    UPGRADES = {1: _listed}  # noqa: RUF012
+
+    backbone: Text
+    backbone_options: Info
+    class_names: ClassNames
+    class_ids: ClassNames = ()
+    image_size: Size
+    mean: _Colour
+    std: _Colour
+    recipe: _Recipe
+    figures: Info
+
+
+CARD = Stage1Manifest.FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,34 +100,46 @@ def save_model(
         for name, value in network.state_dict().items()
         if not name.startswith("turn_head.") and not name.endswith("num_batches_tracked")
     }
-    save_tensors(folder / WEIGHTS, tensors, {"format": FORMAT, "version": str(VERSION)})
-    write_json(folder / CARD, {"format": FORMAT, "version": VERSION, **card})
+    save_tensors(folder / WEIGHTS, tensors, {"format": Stage1Manifest.FORMAT})
+    own = {"format", "version", "written_by", "files", "sha256"}
+    content = {key: value for key, value in card.items() if key not in own}
+    content["files"] = {WEIGHTS: manifests.entry(folder / WEIGHTS)}
+    manifests.write(Stage1Manifest, folder, content)
 
 
-def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Stage1Model:
-    """Read a model written by :func:`save_model`, in evaluation mode and float32."""
+def load_model(
+    folder: str | Path, device: str | torch.device = "cpu", *, trust: Trust = (), verify: bool = True
+) -> Stage1Model:
+    """Read a model written by :func:`save_model`, in evaluation mode and float32.
+
+    Args:
+        trust: a backbone of others (``pkg.module:factory``) that the model may name.
+        verify: compare checksums.
+    """
     folder = Path(folder)
     if not (folder / CARD).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder} holds no stage-1 model; give a folder with {WEIGHTS} and {CARD}")
-    card = read_json(folder / CARD)
-    if card.get("format") != FORMAT or card.get("version", 0) > VERSION:
-        raise ModelError(
-            f"{folder / CARD} is of format {card.get('format')!r}, version {card.get('version')}; "
-            f"accepted: {FORMAT!r} up to version {VERSION}"
+    manifest = manifests.read(Stage1Manifest, folder)
+    read = manifests.read_tensors(folder, manifest, WEIGHTS, verify=verify)
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in read.items()}
+    start = "backbone."
+    shapes = {name.removeprefix(start): t.shape for name, t in tensors.items() if name.startswith(start)}
+    with torch.random.fork_rng(devices=[]):
+        backbone = build_from_file(
+            manifest.backbone, manifest.backbone_options, shapes, trust=trust, where=folder / CARD
         )
-    options = dict(card["backbone_options"])
-    if card["backbone"].startswith(("timm:", "transformers:")):
-        options["pretrained"] = False  # Every weight comes from the file.
-    network = build_recognition_model(card["backbone"], options, len(card["class_names"]), seed=0)
-    tensors = {name: value.float() for name, value in load_tensors(folder / WEIGHTS).items()}
+        network = RecognitionModel(backbone, len(manifest.class_names))
     try:
         missing, unexpected = network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
-        raise ModelError(f"{folder / WEIGHTS} does not fit backbone {card['backbone']!r}: {error}") from error
+        raise ModelError(
+            f"{folder / WEIGHTS} does not fit backbone {manifest.backbone!r}: {error}"
+        ) from error
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unexpected:
         raise ModelError(
-            f"{folder / WEIGHTS} does not fit backbone {card['backbone']!r}: "
+            f"{folder / WEIGHTS} does not fit backbone {manifest.backbone!r}: "
             f"{len(missing)} weights missing, {len(unexpected)} unknown ({[*missing, *unexpected][:3]})"
         )
+    card = manifest.model_dump(mode="json", exclude_unset=True)
     return Stage1Model(network.to(device).eval(), card)
