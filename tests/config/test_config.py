@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wdae.config import Config, Field, describe, dump, key_table, load
+from wdae.config import Config, Field, describe, dump, load
 from wdae.config import text as recipe_text
 from wdae.errors import RecipeError
 
@@ -174,13 +174,6 @@ def test_describe_lists_every_key_with_its_words() -> None:
     assert keys["evaluation.shots"].type == "a list of whole numbers"
     assert keys["evaluation.epsilon"].type == "a group of numbers by whole number"
     assert [key.required for key in describe(Needy)] == [True]
-
-
-def test_key_table_is_markdown_with_a_row_per_key() -> None:
-    lines = key_table(Recipe).splitlines()
-    assert len(lines) == 2 + len(describe(Recipe))
-    cells = {line.replace("\\|", "").count("|") for line in lines}
-    assert cells == {5}
 
 
 def test_dump_is_plain_yaml_for_other_readers() -> None:

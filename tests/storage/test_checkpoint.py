@@ -8,7 +8,6 @@ from wdae.storage.checkpoint import (
     Checkpoint,
     load_checkpoint,
     optimiser_tensors,
-    restore_generator,
     restore_optimiser,
     save_checkpoint,
     section,
@@ -79,16 +78,6 @@ def test_several_groups_keep_their_own_values() -> None:
     restore_optimiser(other, optimiser_tensors(optimiser))
     assert [g["lr"] for g in other.param_groups] == [g["lr"] for g in optimiser.param_groups]
     assert [g["nesterov"] for g in other.param_groups] == [False] * 4
-
-
-def test_a_generator_goes_on_where_it_was(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(3)
-    torch.randn(7, generator=generator)
-    save_checkpoint(tmp_path / "c", {"generator": generator.get_state()}, {})
-    expected = torch.randn(5, generator=generator)
-    other = torch.Generator()
-    restore_generator(other, load_checkpoint(tmp_path / "c").tensors["generator"])
-    assert torch.equal(torch.randn(5, generator=other), expected)
 
 
 def test_state_and_odd_tensors_come_back(tmp_path: Path) -> None:

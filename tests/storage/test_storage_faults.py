@@ -17,7 +17,6 @@ from wdae.storage import records
 from wdae.storage.checkpoint import (
     load_checkpoint,
     optimiser_tensors,
-    restore_generator,
     restore_optimiser,
     save_checkpoint,
 )
@@ -106,11 +105,6 @@ def test_an_optimiser_of_another_model_is_refused() -> None:
     for other in (make(3), make(3, 5), make(3, 4, 1)):
         with pytest.raises(StorageError, match="optimiser has 2 parameters"):
             restore_optimiser(other, saved)
-
-
-def test_a_generator_state_of_another_device_is_refused() -> None:
-    with pytest.raises(StorageError, match="generator state does not fit"):
-        restore_generator(torch.Generator(), torch.zeros(16, dtype=torch.uint8))
 
 
 def test_json_faults(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Typed recipes: YAML in, every key checked, all faults named at once."""
 
-from wdae.config.keys import Key, describe, key_table
+from wdae.config.keys import Key, describe
 from wdae.config.recipe import Config, Field, dump, load
 from wdae.config.shipped import find_recipe, recipe_file, recipe_folder
 from wdae.config.text import scalar
@@ -12,7 +12,6 @@ __all__ = [
     "describe",
     "dump",
     "find_recipe",
-    "key_table",
     "load",
     "recipe_file",
     "recipe_folder",

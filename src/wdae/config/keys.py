@@ -54,21 +54,6 @@ def describe(cls: type[BaseModel], *, groups: bool = False, _prefix: str = "") -
     return out
 
 
-def key_table(cls: type[BaseModel]) -> str:
-    """The keys as a Markdown table, for documentation."""
-    rows = [
-        (
-            f"`{key.name}`",
-            key.type,
-            f"`{key.default_text}`" if not key.required else "",
-            key.description.replace("``", "`"),
-        )
-        for key in describe(cls)
-    ]
-    lines = ["| key | value | default | |", "|---|---|---|---|"]
-    return "\n".join(lines + ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows])
-
-
 def _group(annotation: Any) -> type[BaseModel] | None:
     """The group's class behind ``X`` or ``X | None``, if any."""
     members = (

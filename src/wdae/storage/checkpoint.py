@@ -124,17 +124,6 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def restore_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Put back what ``generator.get_state()`` gave (a uint8 tensor, on the CPU for every kind of device)."""
-    try:
-        generator.set_state(state.cpu().clone())
-    except (RuntimeError, TypeError) as error:
-        raise StorageError(
-            f"the checkpoint's generator state does not fit a generator on {generator.device.type}"
-            f" ({error}); resume on the kind of device the run began on"
-        ) from error
-
-
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
 
