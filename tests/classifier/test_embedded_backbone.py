@@ -70,6 +70,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shipped")
     draw(root / "data" / "base", colours(13, 1), 12, seed=1)
     draw(root / "data" / "validation", colours(5, 2), 12, seed=2)
+    draw(root / "data" / "novel", colours(5, 3), 12, seed=3)
     from wdae.config import load as recipe
     from wdae.extract.config import ExtractConfig
     from wdae.stage1.config import Stage1Config
@@ -94,6 +95,20 @@ def test_the_card_names_no_path_of_the_machine(small: Path) -> None:
     for file in ("model.json", "ready/model.json", "README.md"):
         assert str(small.parent) not in (small / file).read_text()
     assert json.loads((small / "model.json").read_text())["recipe"]["data"]["held_out"] == 4
+
+
+def test_every_figure_of_the_model_card_is_measured(small: Path) -> None:
+    text = (small / "README.md").read_text()
+    assert "{" not in text and "2 epochs; of each round" in " ".join(text.split())
+    for start in (
+        "| 5 validation |",
+        "| 5 novel |",
+        "| wdae-gnn+ |",
+        "| balanced initial estimate |",
+        "| 1 |",
+    ):
+        row = next(line for line in text.splitlines() if line.startswith(start))
+        assert row.count("±") == row.count("%") >= 2
 
 
 def test_the_backbone_says_what_it_is(small: Path) -> None:
