@@ -67,7 +67,7 @@ def test_adding_removing_and_undoing() -> None:
     np.testing.assert_array_equal(model.predict(X[~new]), base)
     with pytest.raises(ModelError, match="nothing to undo"):
         model.undo()
-    with pytest.raises(ModelError, match="exists already"):
+    with pytest.raises(ModelError, match="exists already; to give it more examples use partial_fit"):
         model.add_classes(X[:2], y[:2])
 
 

@@ -205,6 +205,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         features = torch.from_numpy(_narrow(rows))
         names = np.array(to_names(labels))
         groups = {name: features[torch.from_numpy(names == name)] for name in dict.fromkeys(names.tolist())}
+        if not update:
+            self.model_.refuse_known(groups, "partial_fit")
         self.model_.add(groups, update=update)
         return self._renamed()
 

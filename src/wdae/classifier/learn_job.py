@@ -125,6 +125,8 @@ def job_folder(job: LearnJob, output: Path, *, resume: bool) -> Iterator[tuple[L
 
     The folder goes when the body ends well; however else it ends, what is worth going on from stays.
     """
+    if resume and output.exists():
+        raise RunError(f"{output} is finished: there is nothing to go on with")
     with working(output) as folder:
         work = Work(folder)
         if resume:

@@ -197,13 +197,13 @@ class Model:
             self.refuse_known(checked)
         return checked
 
-    def refuse_known(self, names: Iterable[str]) -> None:
-        """Raise where one of the names is a class already."""
+    def refuse_known(self, names: Iterable[str], more: str = "update (--update)") -> None:
+        """Raise where one of the names is a class already; ``more`` is what gives it more examples."""
         taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
         if taken:
             raise ModelError(
-                f"class {', '.join(map(repr, taken[:5]))} exists already; to give it more examples use update"
-                " (--update), or choose another name"
+                f"class {', '.join(map(repr, taken[:5]))} exists already; to give it more examples use"
+                f" {more}, or choose another name"
             )
 
     def _checked_features(self, name: str, features: Tensor) -> Tensor:

@@ -234,7 +234,8 @@ def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSe
 
     missing = [str(file) for file in files if not Path(file).is_file()]
     if missing:
-        raise DataError(f"{missing[0]} does not exist or is no file ({len(missing)} of {len(files)} are not)")
+        others = f"; nor do {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise DataError(f"{missing[0]} does not exist or is no file{others}")
     zeros = np.zeros(len(files), dtype=np.int64)
     return ImageSet(name, FileSource(tuple(map(str, files))), zeros, zeros.astype(np.uint8), ("?",))
 
