@@ -33,6 +33,8 @@ class FeatureBank:
     >>> bank = FeatureBank.build(
     ...     torch.eye(4), labels=[0, 0, 1, 1], class_names=["cat", "okapi"],
     ...     parts=["base-train", "base-held-out", "novel", "novel"])
+    >>> bank
+    FeatureBank(2 classes; images: 1 base-train, 1 base-held-out, 2 novel; 4 features)
     >>> bank.n_base, bank.dim, bank.classes_of(Part.NOVEL)
     (1, 4, [1])
     """
@@ -120,6 +122,10 @@ class FeatureBank:
         scale = None if scale is None else float(scale)
         checks.check_base_weights(rows, self.n_base, self.dim, scale)
         return replace(self, base_weights=rows, cosine_scale=scale)
+
+    def __repr__(self) -> str:
+        images = ", ".join(f"{sum(self.counts(part))} {part.value}" for part in Part if self.has(part))
+        return f"FeatureBank({len(self.class_names)} classes; images: {images}; {self.dim} features)"
 
     @property
     def dim(self) -> int:

@@ -48,13 +48,15 @@ class PictureBackbone:
         tensors: its weights, or None for the one that ships with the package, which is not copied.
 
     >>> from wdae.backbones import build
-    >>> backbone = PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
-    >>> backbone.name, backbone.image_size, backbone.dim
-    ('conv4-64', 16, 64)
+    >>> PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
+    PictureBackbone('conv4-64', 16 px to 64 features)
     """
 
     card: dict[str, Any]
     tensors: Mapping[str, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        return f"PictureBackbone({self.name!r}, {self.image_size} px to {self.dim} features)"
 
     @property
     def name(self) -> str:
