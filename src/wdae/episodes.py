@@ -1,7 +1,6 @@
-"""Episodes: which classes, which pictures as support, which as queries; a batch of them as index tensors.
+"""Episodes: the classes, support images and query images of a batch, as index tensors.
 
-Everything is drawn at once for a whole batch, on the device the features are on, with no loop over
-episodes or classes. Episode number i of a seed is the same whatever batch it is drawn in.
+A whole batch is drawn at once, on the device of the features. Episode i of a seed is the same in any batch.
 """
 
 from __future__ import annotations
@@ -91,16 +90,7 @@ class Episodes:
         return self.novel_classes.shape[0]
 
     def __getitem__(self, rows: slice) -> Episodes:
-        base = None if self.base_classes is None else self.base_classes[rows]
-        return Episodes(
-            self.novel_classes[rows],
-            self.support[rows],
-            self.support_mask[rows],
-            self.query[rows],
-            self.base_query[rows],
-            self.base_query_label[rows],
-            base,
-        )
+        return Episodes(*(None if value is None else value[rows] for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -203,10 +193,9 @@ class EpisodeSampler:
 
 
 def _distinct(seed: int, start: int, counts: Tensor, n: int, all_counts: Tensor) -> Tensor:
-    """An ordered draw of n distinct integers below each count, uniform over all such draws.
+    """An ordered draw of n distinct integers below each count: ``[E, c]`` → ``[E, c, n]``.
 
-    The t-th draw is uniform over what is left: a rank among the unchosen, turned into a number by stepping
-    over the chosen ones. Shapes: counts ``[E, c]`` → ``[E, c, n]``.
+    The t-th draw is a rank among the numbers not chosen yet, which skips those chosen.
     """
     if n > _SORT_ABOVE:
         # Of all classes, not of this batch: the numbers an episode takes must not depend on its neighbours.
