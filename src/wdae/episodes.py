@@ -6,7 +6,7 @@ A whole batch is drawn at once, on the device of the features. Episode i of a se
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ class Episodes:
         return self.novel_classes.shape[0]
 
     def __getitem__(self, rows: slice) -> Episodes:
-        return Episodes(*(None if value is None else value[rows] for value in vars(self).values()))
+        return replace(self, **{k: value[rows] for k, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
