@@ -12,7 +12,9 @@ STAMP := .venv/.installed
 run: setup
 	$(BIN)/wdae demo
 
+# Tests start many processes: compiled once, here, where the environment forbids Python to do it by itself.
 test: setup
+	$(BIN)/python -m compileall -q src
 	$(BIN)/pytest
 
 lint: setup
@@ -33,7 +35,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
-	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --compile-bytecode \
+		--python $(BIN)/python -e '.[dev]'
 	touch $(STAMP)
 
 clean:

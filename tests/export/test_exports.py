@@ -94,24 +94,24 @@ def test_onnx_from_pictures_on(seeing: Model, tmp_path: Path) -> None:
     assert onnxruntime.InferenceSession(tmp_path / "c.onnx").get_inputs()[0].name == "features"
 
 
-@pytest.mark.parametrize("part", ["whole", "classifier"])
-def test_torchscript_in_a_process_without_this_library(seeing: Model, tmp_path: Path, part: str) -> None:
-    export_torchscript(seeing, tmp_path / "m.pt", part)  # type: ignore[arg-type]
-    items = torch.rand(3, 3, 16, 16) if part == "whole" else queries(seeing, 3)
-    torch.save(items, tmp_path / "items.pt")
+def test_torchscript_in_a_process_without_this_library(seeing: Model, tmp_path: Path) -> None:
+    items = {"whole": torch.rand(3, 3, 16, 16), "classifier": queries(seeing, 3)}
+    for part, some in items.items():
+        export_torchscript(seeing, tmp_path / f"{part}.pt", part)  # type: ignore[arg-type]
+        torch.save(some, tmp_path / f"{part}-items.pt")
     program = (
         "import json, sys, torch\n"
-        "extra = {'labels': ''}\n"
-        f"model = torch.jit.load({str(tmp_path / 'm.pt')!r}, _extra_files=extra)\n"
-        f"scores, chances = model(torch.load({str(tmp_path / 'items.pt')!r}))\n"
+        f"for part in {[*items]!r}:\n"
+        "    extra = {'labels': ''}\n"
+        f"    model = torch.jit.load(f'{tmp_path}/{{part}}.pt', _extra_files=extra)\n"
+        f"    scores, chances = model(torch.load(f'{tmp_path}/{{part}}-items.pt'))\n"
+        "    print(json.dumps([json.loads(extra['labels']), scores.tolist()]))\n"
         "assert 'wdae' not in sys.modules\n"
-        "print(json.dumps([json.loads(extra['labels']), scores.tolist()]))"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    labels, scores = json.loads(output.stdout)
-    assert labels == list(seeing.names)
-    if part == "classifier":
-        np.testing.assert_allclose(scores, seeing.scores(items).numpy(), atol=1e-4)
+    found = [json.loads(line) for line in output.stdout.splitlines()]
+    assert [labels for labels, _ in found] == [list(seeing.names)] * 2
+    np.testing.assert_allclose(found[1][1], seeing.scores(items["classifier"]).numpy(), atol=1e-4)
 
 
 def test_a_model_without_backbone_has_no_whole(model: Model, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_without_a_bank_of_all_pictures_the_held_out_one_serves_and_the_page_say
 
 def test_a_row_that_was_killed_goes_on_from_its_checkpoint(banks: Path, tmp_path: Path) -> None:
     words = ["reproduce", "mini-imagenet", "--bank", banks / "whole", "--rows", "wdae-mlp", *SMALL]
-    words[words.index("training.steps=6")] = "training.steps=120"
+    words[words.index("training.steps=6")] = "training.steps=60"
     run, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "wdae.cli.main", *map(str, words), "-o", str(run)]
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -275,11 +275,11 @@ def test_a_row_that_was_killed_goes_on_from_its_checkpoint(banks: Path, tmp_path
         process.send_signal(signal.SIGKILL)
         process.wait()
     step = load_checkpoint(checkpoint).state["progress"]["step"]
-    assert 0 < step < 120
+    assert 0 < step < 60
     assert wdae(*words, "-o", run, "--resume") == 0
     assert wdae(*words, "-o", whole) == 0
     for n_shot in (1, 5):
         a, b = values(run, "whole", "wdae-mlp", n_shot), values(whole, "whole", "wdae-mlp", n_shot)
         assert np.array_equal(a.per_episode["novel"], b.per_episode["novel"])
     resumed = [json.loads(row) for row in (checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in resumed] == list(range(3, 121, 3))
+    assert [row["step"] for row in resumed] == list(range(3, 61, 3))

@@ -21,7 +21,7 @@ from wdae.storage.checkpoint import load_checkpoint
 from wdae.storage.tensors import load_tensors
 
 KILLS = 10
-STEPS, EVERY = 600, 4  # 150 checkpoints
+STEPS, EVERY = 320, 4  # 80 checkpoints
 
 # Imports once, then forks a process for each sitting asked for: resume if there is a checkpoint, say each
 # line as it is logged, keep the final weights.
@@ -130,8 +130,8 @@ def test_ten_kills_change_nothing(nursery: Nursery, tmp_path: Path) -> None:
     for kill in range(KILLS):
         nursery.begin(killed)
         nursery.hear()  # the first line: training is under way, the clock starts
-        # On average 4 checkpoints later, at any point of a step, a validation or a write.
-        time.sleep(source.uniform(0, 8 * interval))
+        # On average 2.5 checkpoints later, at any point of a step, a validation or a write.
+        time.sleep(source.uniform(0, 5 * interval))
         os.kill(nursery.sitting, signal.SIGKILL)
         assert nursery.ended() == -signal.SIGKILL, f"kill {kill + 1} came too late: training had ended"
         assert not (killed / "final.safetensors").exists()
