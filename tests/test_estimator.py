@@ -119,7 +119,7 @@ def test_the_same_kind_comes_out_as_went_in() -> None:
 
 def test_in_a_pipeline_and_a_grid_search() -> None:
     X, y = blobs(6, 10)
-    pipeline = make_pipeline(StandardScaler(), FewShotClassifier(**QUICK))
+    pipeline = make_pipeline(StandardScaler(), FewShotClassifier())
     search = GridSearchCV(pipeline, {"fewshotclassifier__method": [None, "initial-estimate"]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.8
     assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.8

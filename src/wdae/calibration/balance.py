@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from wdae.bank import FeatureBank
+from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.probabilities import (
     area_under_roc,
     base_cosines,
@@ -174,13 +175,21 @@ def measured(
     where = where_to_play(played)
     found = [] if where is None else splits(played, where, images=images)
     if found:
-        known = [(split.held_out.features @ unit(split.base.weights).T).amax(1) for split in found]
-        unknown = [(split.pool.features @ unit(split.base.weights).T).amax(1) for split in found]
-        figures["auroc_unknown"] = area_under_roc(torch.cat(known), torch.cat(unknown))
+        known, unknown = (
+            torch.cat([_nearest(images(split), split.base.weights) for split in found])
+            for images in (lambda split: split.held_out, lambda split: split.pool)
+        )
+        figures["auroc_unknown"] = area_under_roc(known, unknown)
     for n_shot in _MEASURED:
         if found and n_shot in balance.offsets:
             figures |= _novel_figures(method, halves(found), n_shot, balance.gain, seed)
     return replace(balance, familiarity=quantiles(balance.gain * cosines.amax(1)), figures=figures)
+
+
+def _nearest(images: ClassSet, weights: Tensor) -> Tensor:
+    """The cosine of each image with its nearest class ``[M]``."""
+    rows = torch.cat([images.of_class(c) for c in range(images.n_classes)])
+    return (rows @ unit(weights).T).amax(1)
 
 
 def _novel_figures(
