@@ -39,6 +39,13 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         if debug:
             raise
         return _fail(str(error))
+    except (OSError, MemoryError) as error:  # the machine's, not ours: a vanished folder, no memory left
+        if debug:
+            raise
+        named = (
+            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        )
+        return _fail(str(named) or "there is not enough memory for this")
     except KeyboardInterrupt:
         if debug:
             raise
