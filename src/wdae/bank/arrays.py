@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from wdae.errors import BankError, MissingExtraError, WdaeError, nearest
+from wdae.storage.files import text_lines
 from wdae.storage.records import read_json
 from wdae.storage.tensors import open_tensors
 
@@ -30,8 +31,6 @@ PART_COLUMNS = ("part", "parts", "split")
 MAX_ARRAYS = 1000
 MAX_LETTERS = 1000
 """Of one label or name."""
-MAX_LINE = 2**24
-"""Letters of one line of text: a row of half a million features."""
 UNPACKED_BYTES, UNPACKED_TIMES = 2**28, 50
 """A compressed file may grow to 256 MiB and 50 times its size; features hardly shrink when compressed."""
 
@@ -125,49 +124,32 @@ def _safetensors(path: Path) -> Arrays:
 
 def _csv(path: Path) -> Arrays:
     """A header line, one image a line: a label column, perhaps a part column, all others features."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(
-            bounded_lines(file), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    lines = csv.reader(text_lines(path), delimiter=separator, strict=True)
+    header = [name.strip().lower() for name in next(lines, [])]
+    label = next((i for i, name in enumerate(header) if name in LABEL_COLUMNS), None)
+    part = next((i for i, name in enumerate(header) if name in PART_COLUMNS), None)
+    if label is None:
+        raise ValueError(
+            f"its first line has no column called {' or '.join(map(repr, LABEL_COLUMNS))};"
+            " give a header with a label column, an optional part column and one column a feature"
         )
-        header = [name.strip().lower() for name in next(lines, [])]
-        label = next((i for i, name in enumerate(header) if name in LABEL_COLUMNS), None)
-        part = next((i for i, name in enumerate(header) if name in PART_COLUMNS), None)
-        if label is None:
-            raise ValueError(
-                f"its first line has no column called {' or '.join(map(repr, LABEL_COLUMNS))};"
-                " give a header with a label column, an optional part column and one column a feature"
-            )
-        wanted = [i for i in range(len(header)) if i not in (label, part)]
-        rows: list[Array] = []
-        labels: list[str] = []
-        parts: list[str] = []
-        for line in lines:
-            if not line:
-                continue
-            if len(line) != len(header):
-                raise ValueError(
-                    f"line {lines.line_num} has {len(line)} columns, the header has {len(header)}"
-                )
-            rows.append(_numbers([line[i] for i in wanted], [header[i] for i in wanted], lines.line_num))
-            labels.append(line[label].strip())
-            if part is not None:
-                parts.append(line[part])
+    wanted = [i for i in range(len(header)) if i not in (label, part)]
+    rows: list[Array] = []
+    labels: list[str] = []
+    parts: list[str] = []
+    for line in lines:
+        if not line:
+            continue
+        if len(line) != len(header):
+            raise ValueError(f"line {lines.line_num} has {len(line)} columns, the header has {len(header)}")
+        rows.append(_numbers([line[i] for i in wanted], [header[i] for i in wanted], lines.line_num))
+        labels.append(line[label].strip())
+        if part is not None:
+            parts.append(line[part])
     arrays: Arrays = {"features": np.stack(rows) if rows else np.zeros((0, len(wanted)), np.float32)}
     arrays["labels"] = _column(labels)
     return arrays | ({"parts": _words(parts)} if part is not None else {})
-
-
-def bounded_lines(file: Iterable[str]) -> Iterator[str]:
-    """The lines of an open text file; one that is too long or holds a NUL is refused before it is parsed."""
-    read: Callable[[int], str] = file.readline  # type: ignore[attr-defined]
-    number = 0
-    while line := read(MAX_LINE + 1):
-        number += 1
-        if len(line) > MAX_LINE:
-            raise ValueError(f"line {number} has more than {MAX_LINE} letters")
-        if "\0" in line:
-            raise ValueError(f"line {number} holds a NUL byte: this is not a text file")
-        yield line
 
 
 def _numbers(cells: list[str], columns: list[str], line: int) -> Array:
@@ -230,8 +212,7 @@ def _hdf5_array(name: str, item: Any, path: Path) -> Array:
 
 
 def _lines(path: Path) -> Arrays:
-    with path.open(encoding="utf-8-sig") as file:
-        return {"": _column([line.strip() for line in bounded_lines(file) if line.strip()])}
+    return {"": _column([line.strip() for line in text_lines(path) if line.strip()])}
 
 
 def _json(path: Path) -> Arrays:

@@ -54,7 +54,6 @@ def import_bank(
     weights, scale = (
         (read.base_weights, read.cosine_scale) if base_weights is None else read_weights(base_weights)
     )
-    _check_range(read, path)
     n_classes = len(read.names)
     facts: dict[str, Any] = {"source": Path(path).name}
     if read.parts is not None:
@@ -93,7 +92,6 @@ def import_parts(
     """A bank from one file for each part; classes of the same name in two files are one class."""
     read = {part: read_labelled(path, names=names) for part, path in files.items()}
     for part, one in read.items():
-        _check_range(one, files[part])
         if one.parts is not None:
             raise BankError(f"{files[part]} says itself which part each image is in; import it alone")
     if (
@@ -210,11 +208,3 @@ def _hold_out(parts: Array, labels: Array, names: Sequence[str], held_out: int |
     position = np.arange(len(rows)) - (counts.cumsum() - counts)[labels[rows]]  # of an image in its class
     parts[rows[position >= (counts - n_held)[labels[rows]]]] = _HELD_OUT
     return parts
-
-
-def _check_range(read: LabelledFeatures, path: str | Path) -> None:
-    if len(read.labels) and not 0 <= int(read.labels.min()) <= int(read.labels.max()) < len(read.names):
-        raise BankError(
-            f"{path}: labels run from {read.labels.min()} to {read.labels.max()}; for {len(read.names)} class"
-            f" names they must lie in 0 … {len(read.names) - 1}"
-        )

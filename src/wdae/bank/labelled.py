@@ -63,6 +63,11 @@ def read_labelled(
     if len(column) != len(flat):
         raise BankError(f"{path}: there are {len(column)} labels for {len(flat)} features; give one for each")
     positions, class_names = _classes(column, name_column, path)
+    if not 0 <= int(positions.min()) <= int(positions.max()) < len(class_names):
+        raise BankError(
+            f"{path}: labels run from {positions.min()} to {positions.max()}; for {len(class_names)} class"
+            f" names they must lie in 0 … {len(class_names) - 1}"
+        )
     stored, stored_scales = _stored(flat, scales, path)
     cosine = find(arrays, COSINE_SCALE, path)
     return LabelledFeatures(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 
-from wdae.data.findings import PART_NAMES, Findings, Picture, build_file_set, part_named
+from wdae.data.findings import PART_NAMES, Findings, Picture, build_file_set, part_named, read_csv
 from wdae.errors import DataError, listed, nearest
 from wdae.parts import Part
 
@@ -24,11 +23,7 @@ def read_csv_list(file: Path, part: Part = Part.BASE_TRAIN) -> Findings:
         part: what pictures are for where the list does not say.
     """
     findings = Findings("csv")
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            rows = [row for row in csv.reader(lines) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file}: cannot be read as a CSV file: {error}") from error
+    rows = read_csv(file)
     if not rows:
         raise DataError(f"{file}: is empty; the first line must name the columns path,label[,part]")
     at_path, at_label, at_part = _columns(file, rows[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ import numpy as np
 from wdae.data.decode import FORMATS, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileSource
-from wdae.errors import DataError, listed
+from wdae.errors import DataError, StorageError, listed
 from wdae.parts import Part
+from wdae.storage.files import text_lines
 
 
 @dataclass
@@ -97,6 +99,16 @@ def left_out(others: Sequence[str]) -> str:
     """
     kinds = ", ".join(FORMATS)
     return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}"
+
+
+def read_csv(file: Path) -> list[list[str]]:
+    """The rows of a CSV file, empty lines left out; a list may be a stranger's, so its lines are bounded."""
+    try:
+        return [row for row in csv.reader(text_lines(file), strict=True) if row]
+    except StorageError as error:
+        raise DataError(str(error)) from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{file}: cannot be read as a CSV file: {error}") from error
 
 
 def build_file_set(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wdae.data.benchmark_folders import read_benchmark_folders
-from wdae.data.findings import Findings, Picture, build_file_set, uneven_counts
+from wdae.data.findings import Findings, Picture, build_file_set, read_csv, uneven_counts
 from wdae.data.image_set import ImageSet
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import ArraySource
@@ -64,11 +63,7 @@ def _read_lists(root: Path) -> Findings:
 
 
 def _rows(file: Path) -> list[tuple[str, str]]:
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            rows = [row for row in csv.reader(lines) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file}: cannot be read as a CSV file: {error}") from error
+    rows = read_csv(file)
     if not rows or [cell.strip() for cell in rows[0][:2]] != ["filename", "label"]:
         raise DataError(f"{file}: the first line must be 'filename,label'")
     short = [str(number) for number, row in enumerate(rows[1:], 2) if len(row) < 2]

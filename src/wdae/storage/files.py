@@ -15,11 +15,13 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
 from wdae.errors import StorageError
 
+MAX_LINE = 2**24
+"""Letters of one line of text: a row of half a million features."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
@@ -167,6 +169,19 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BufferedReader:
         os.close(descriptor)
         raise StorageError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def text_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a text file; a ValueError where one is too long, holds a NUL or is not UTF-8."""
+    with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise ValueError(f"line {number} has more than {MAX_LINE} letters")
+            if "\0" in line:
+                raise ValueError(f"line {number} holds a NUL byte: this is not a text file")
+            yield line
 
 
 def sha256(path: str | Path) -> str:
