@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
+from wdae import synthetic_bank
+from wdae.cli.app import run_app
 from wdae.cli.main import COMMANDS, root
 
 ROOT = Path(__file__).parents[2]
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*\w")
-EVERYWHERE = {"--help", "--version", "--debug"}
+EVERYWHERE = {"--help", "--version", "--debug", "--trust", "--no-verify"}
 OTHERS = {"--nproc-per-node", "--durations"}  # of torchrun and pytest
 
 
@@ -114,3 +116,20 @@ def test_a_document_mentions_options_that_exist(file: Path) -> None:
 def test_former_names_are_understood_and_not_listed(command: str, option: str) -> None:
     arguments = ARGUMENTS[command]
     assert [a.show for a in arguments if option in a.names] == [False]
+
+
+def test_no_verify_leaves_checksums_out_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic_bank(8, 0, 5, 10, 4, held_out_per_class=2).save(tmp_path / "bank")
+    file = tmp_path / "bank" / "bank.safetensors"
+    data = bytearray(file.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little")] ^= 1  # the first feature's last bit
+    file.write_bytes(data)
+    shown = ["bank", "show", f"{tmp_path / 'bank'}"]
+    assert run_app(WDAE, shown) == 2
+    assert "checksum does not match" in capsys.readouterr().err
+    for option in ("--no-verify", "--no_verify", "--fast"):
+        assert run_app(WDAE, [*shown, option]) == 0
+        assert capsys.readouterr().err == "checksums of files are not compared (--no-verify)\n"
+    assert run_app(WDAE, shown) == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cyclopts import App, CycloptsError
 
@@ -14,8 +15,9 @@ from wdae.runs.interrupt import as_interrupts, exit_status
 from wdae.runtime.process import keep_freed_memory, shorten_thread_waits
 from wdae.storage.trust import trusting
 
+_NO_VERIFY = "--no-verify"
 DONE, BAD_INPUT = 0, 2
-_FORMER = {"--out": "--output", "--model-dtype": "--dtype"}
+_FORMER = {"--out": "--output", "--model-dtype": "--dtype", "--fast": _NO_VERIFY}
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
@@ -33,7 +35,8 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word
         words, trust = split_trust(normalise(words))
-        with as_interrupts(), trusting(trust):
+        with as_interrupts(), trusting(trust), _verifying(_NO_VERIFY not in words):
+            words = [word for word in words if word != _NO_VERIFY]
             app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (WdaeError, CycloptsError) as error:
         if debug:
@@ -52,6 +55,18 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return exit_status()
     return DONE
+
+
+@contextmanager
+def _verifying(on: bool) -> Iterator[None]:
+    if on:
+        yield
+        return
+    from wdae.storage.manifest import without_checksums
+
+    with without_checksums():
+        print("checksums of files are not compared (--no-verify)", file=sys.stderr)
+        yield
 
 
 def normalise(words: Sequence[str]) -> list[str]:

@@ -117,20 +117,18 @@ def import_(
 
 
 @app.command
-def show(bank: Path, /, *, json: Json = False, fast: bool = False) -> None:
+def show(bank: Path, /, *, json: Json = False) -> None:
     """Describe a feature bank and check its files.
 
     Parameters
     ----------
     bank
         The bank's folder.
-    fast
-        Leave out the comparison of checksums.
     """
     from wdae.bank import FeatureBank
     from wdae.bank.summary import print_summary, summary
 
-    facts = summary(FeatureBank.open(bank, verify=not fast), bank)
+    facts = summary(FeatureBank.open(bank), bank)
     if json:
         print(json_text(facts, indent=2))
     else:

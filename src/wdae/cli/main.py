@@ -106,7 +106,8 @@ def overview() -> str:
         "  --help, -h  Show this, or the options of a command: wdae COMMAND --help\n"
         "  --version   Show the version\n"
         "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)\n"
-        "  --trust     Let files name this backbone of yours: --trust pkg.module:factory\n\n"
+        "  --trust     Let files name this backbone of yours: --trust pkg.module:factory\n"
+        "  --no-verify Do not compare checksums of the files that are read\n\n"
         "Options may be written with underscores as well: --held_out is --held-out."
     )
 
