@@ -149,7 +149,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
     )
     step = moved = None
     if not is_base and method is not None:
-        step = float(head.steps[place])
+        step = float(head.steps[place - head.n_base])
         cosine = float((initial[place] * head.weights[place]).sum().clamp(-1, 1))
         moved = float(torch.rad2deg(torch.acos(torch.tensor(cosine))))
     examples = _examples(model, name)

@@ -42,9 +42,9 @@ class Head:
     Scores are ``z @ (gains · weights).T + offsets``, where z is the feature in the method's space, of unit
     length; their softmax are the probabilities.
 
-    Shapes: weights and initial (the estimates that the class graph is built on) ``[C, D]``, unit rows; gains,
-    offsets ``[C]``; steps ``[C]`` (ε, 0 for base classes; empty without a denoiser). The offset of an added
-    class includes ``prior``, how much likelier it is than a base class.
+    Shapes: weights ``[C, D]``, unit rows; gains, offsets ``[C]``; learned ``[N, D]``, estimates ``[n, D]``:
+    the weights that base and added classes started from; steps ``[n]`` (ε; empty without a denoiser). The
+    offset of an added class includes ``prior``, how much likelier it is than a base class.
 
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
@@ -58,10 +58,16 @@ class Head:
     weights: Tensor
     gains: Tensor
     offsets: Tensor
-    initial: Tensor
+    learned: Tensor
+    estimates: Tensor
     steps: Tensor
     prior: float = 0.0
     space: FeatureSpace | None = None
+
+    @cached_property
+    def initial(self) -> Tensor:
+        """Weights before refinement ``[C, D]``: what the class graph is built on."""
+        return torch.cat([self.learned, self.estimates])
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -266,9 +272,9 @@ class Model:
     def _build_head(self) -> Head:
         base, names, n_base = self.base, self.names, len(self.base.names)
         order = sorted(self.added)  # so that the order of adding cannot show, not even in the last digit
-        weights, initial = base.weights, base.weights
+        weights, estimates = base.weights, base.weights[:0]
         gains, offsets = torch.full((n_base,), base.calibration.gain), torch.zeros(n_base)
-        steps = torch.zeros(0 if base.denoiser is None else n_base)
+        steps = torch.zeros(0)
         if order:
             self._estimates = {rows: self._estimate(rows) for rows in (self._state[name] for name in order)}
             estimates = torch.stack([self._estimates[self._state[name]] for name in order])
@@ -280,12 +286,13 @@ class Model:
             slope, offset = torch.ones(len(order)), torch.zeros(len(order))
             if isinstance(scorer, BalancedScorer):
                 slope, offset = (value.expand(1, 1, -1)[0, 0] for value in (scorer.slope, scorer.offset))
-            weights = scorer.weights()[0]
-            weights = torch.cat([weights[:n_base], weights[n_base:][back]])
-            initial = torch.cat([initial, estimates[back]])
+            if base.denoiser is not None and base.denoiser.refine_base:
+                weights = scorer.weights()[0, :n_base]
+            weights = torch.cat([weights, unit(scorer.novel[0, back])])
+            estimates = estimates[back]
             gains, offsets = torch.cat([gains, gains[0] * slope[back]]), torch.cat([offsets, offset[back]])
             if base.denoiser is not None:
-                steps = torch.cat([steps, steps_for(shots[back], base.denoiser.steps)])
+                steps = steps_for(shots[back], base.denoiser.steps)
         extra = {
             self._base_index[name]: torch.stack([self.examples[row].feature for row in rows])
             for name, rows in self._state.items()
@@ -293,7 +300,7 @@ class Model:
         }
         weights = base.with_examples(weights, extra)
         prior = base.calibration.prior(n_base, len(order))
-        return Head(names, n_base, weights, gains, offsets, initial, steps, prior, base.space)
+        return Head(names, n_base, weights, gains, offsets, base.weights, estimates, steps, prior, base.space)
 
     def _estimate(self, rows: tuple[int, ...]) -> Tensor:
         """The initial estimate of a class that has these examples; kept from one change to the next."""
