@@ -130,6 +130,17 @@ def test_load_opens_whatever_was_written(tmp_path: Path) -> None:
     assert isinstance(wdae.load(ROOT / "src/wdae/assets/resnet12"), wdae.PictureBackbone)
 
 
+def test_load_compares_checksums_unless_told_otherwise(tmp_path: Path) -> None:
+    wdae.synthetic_bank(8, 0, 5, 10, 4, held_out_per_class=2).save(tmp_path / "bank")
+    file = tmp_path / "bank" / "bank.safetensors"
+    data = bytearray(file.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little")] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(StorageError, match="checksum"):
+        wdae.load(tmp_path / "bank")
+    assert isinstance(wdae.load(tmp_path / "bank", verify=False), wdae.FeatureBank)
+
+
 @pytest.mark.parametrize(("name", "words"), [("empty", "holds nothing"), ("absent", "does not exist")])
 def test_load_says_what_it_takes(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,10 @@ from wdae.runtime.device import pick_device, pick_dtype
 from wdae.stage1.model_file import CARD
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.run import MODEL, fit_method, report_methods, train_method
+from wdae.storage.manifest import without_checksums
+from wdae.storage.trust import Trust, trusting
 
+Loaded = FeatureBank | Model | Method | PictureBackbone | Result
 EPISODES = {"few-way": 20_000, "all-way": 100}
 """How many episodes the paper measures on, by protocol."""
 
@@ -165,10 +169,15 @@ def compare(
     return view
 
 
-def load(path: str | Path) -> FeatureBank | Model | Method | PictureBackbone | Result:
+def load(path: str | Path, *, trust: Trust = (), verify: bool = True) -> Loaded:
     """Open anything that wdae has written: a bank, a model, a trained method, a backbone, a result.
 
     A run of ``wdae train`` gives the method it has trained, a run of ``wdae pretrain`` its backbone.
+
+    Args:
+        path: a folder or a file.
+        trust: code of yours that the files may name, as ``pkg.module:factory``; nothing else is run.
+        verify: compare checksums; without, only names and sizes of files are checked.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -178,7 +187,11 @@ def load(path: str | Path) -> FeatureBank | Model | Method | PictureBackbone | R
     >>> load(Path(place.name) / "bank").dim
     4
     """
-    path = Path(path)
+    with trusting(trust), nullcontext() if verify else without_checksums():
+        return _load(Path(path))
+
+
+def _load(path: Path) -> Loaded:
     if path.is_file():
         return Result.load(path) if path.suffix == ".json" else load_method(path)
     if (path / MANIFEST).is_file():
