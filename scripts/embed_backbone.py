@@ -47,11 +47,11 @@ from wdae.evaluation.results import Estimate
 from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.runs.environment import commit
-from wdae.stage1.model_file import CARD, WEIGHTS
+from wdae.stage1.model_file import CARD, WEIGHTS, write_model
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.files import sha256, write_text
-from wdae.storage.records import read_json, write_json
-from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.storage.records import read_json
+from wdae.storage.tensors import load_tensors
 
 README = """# Model card: `resnet12`, a backbone for pictures, and a model ready to use
 
@@ -146,14 +146,12 @@ def embed(
         raise ModelError(f"the bank was extracted with another model than {model}")
     names = readable_names()
     if model is not None:
-        out.mkdir(parents=True, exist_ok=True)
         half = {k: v.half() if v.is_floating_point() else v for k, v in load_tensors(model / WEIGHTS).items()}
-        save_tensors(out / WEIGHTS, half, {"format": "wdae-stage1-model", "version": "1"})
         taken = _card(read_json(model / CARD), names) | {"trained_on": trained_on}
         if started_from is not None:
             first = read_json(started_from / CARD)
             taken["started_from"] = {"recipe": _plain(first["recipe"]), "figures": first["figures"]}
-        write_json(out / CARD, taken)
+        write_model(out, half, taken)
     card = read_json(out / CARD)
     bank = replace(bank, class_names=tuple(names.get(name, name) for name in bank.class_names))
     if not bank.has(Part.BASE_HELD_OUT):

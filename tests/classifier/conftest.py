@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from wdae.bank import FeatureBank
 from wdae.classifier import BaseKnowledge, learn
 from wdae.parts import Part
+from wdae.storage.trust import trusting
 
 QUICK = {
     "denoiser.hidden": 16,
@@ -17,6 +20,13 @@ QUICK = {
     "space.choice_episodes": 20,
     "device": "cpu",
 }
+
+
+@pytest.fixture(autouse=True)
+def trusted() -> Iterator[None]:
+    """As --trust on every command; what is not trusted is tested with the files that name it."""
+    with trusting("tiny_backbone:factory"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -227,13 +227,14 @@ def test_another_backbone_than_the_models_is_refused(
 ) -> None:
     import shutil
 
-    from wdae.storage.tensors import load_tensors, save_tensors
+    from wdae.stage1.model_file import write_model
+    from wdae.storage.records import read_json
+    from wdae.storage.tensors import load_tensors
 
     assert run("learn", "-o", tmp_path / "model") == 0
     shutil.copytree(small, tmp_path / "newer")
-    file = tmp_path / "newer" / "model.safetensors"
-    tensors = load_tensors(file)
-    save_tensors(file, {key: value * 2 for key, value in tensors.items()})
+    tensors, card = load_tensors(small / "model.safetensors"), read_json(small / "model.json")
+    write_model(tmp_path / "newer", {key: value * 2 for key, value in tensors.items()}, card)
     monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "newer")
     picture = next((small.parent / "data" / "base").rglob("*.png"))
     assert run("predict", tmp_path / "model", picture) == 2

@@ -6,17 +6,34 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from wdae.backbones.base import Backbone
 from wdae.backbones.registry import build, names
 from wdae.errors import ModelError, RecipeError
-from wdae.storage.records import shown
+from wdae.storage.records import ClassNames, Digest, Info, Record, Text, shown
 from wdae.storage.trust import Trust, refuse_untrusted
 
 _LARGEST = 4096  # of any option of ours: sides, depths, widths
+
+
+_Colour = Annotated[tuple[Annotated[float, Field(gt=-100, lt=100)], ...], Field(min_length=3, max_length=3)]
+_Spread = Annotated[tuple[Annotated[float, Field(gt=0, lt=100)], ...], Field(min_length=3, max_length=3)]
+
+
+class BackboneCard(Record):
+    """What a model's file says of its backbone and of how pictures are prepared for it."""
+
+    backbone: Text
+    backbone_options: Info
+    image_size: Annotated[int, Field(ge=1, le=_LARGEST)]
+    mean: _Colour
+    std: _Spread
+    class_names: ClassNames = ()
+    weights_sha256: Digest | None = None
 
 
 def build_from_file(

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from wdae.config import Config, Field, recipe_file
-from wdae.errors import RunError
+from wdae.errors import RunError, StorageError
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.records import Record, Text, construct, read_json, read_record, write_json
+from wdae.storage.trust import refuse_untrusted
 from wdae.storage.unfinished import empty, working
 
 ASKED = "asked.json"
@@ -154,8 +155,15 @@ def _begun(job: LearnJob, work: Work) -> LearnJob:
     asked = read_json(file)
     if isinstance(asked, dict) and "recipe" in asked and "config" not in asked:
         work.denoiser.unlink(missing_ok=True)  # of a denoiser that was trained in another way
-        asked = _of_version_1(asked)
+        try:
+            asked = _of_version_1(asked)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{file} is altered: {error!r}; remove {work.folder} and start again"
+            ) from None
     begun = construct(LearnJob, json.dumps(asked), file)
+    refuse_untrusted(begun.backbone or "", job.backbone or (), file)
+    refuse_untrusted(begun.train, job.train, file)
     if job.source is not None and job.source != begun.source:
         raise RunError(
             f"{work.folder} was begun with {begun.source}, not with {job.source}; leave the source out, or"

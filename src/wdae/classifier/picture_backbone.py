@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wdae.bank.embedded import ASSETS
 from wdae.errors import DataError, ModelError
+from wdae.storage.trust import Trust
 
 if TYPE_CHECKING:
     from wdae.backbones import Backbone
@@ -46,6 +47,7 @@ class PictureBackbone:
         card: ``backbone`` (a name of the registry), ``backbone_options``, ``image_size``, ``mean``, ``std``;
             ``class_names`` where it is known what it was trained on.
         tensors: its weights, or None for the one that ships with the package, which is not copied.
+        trust: a backbone of others (``pkg.module:factory``) that the card may name.
 
     >>> from wdae.backbones import build
     >>> PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
@@ -54,6 +56,7 @@ class PictureBackbone:
 
     card: dict[str, Any]
     tensors: Mapping[str, Tensor] | None = None
+    trust: Trust = ()
 
     def __repr__(self) -> str:
         return f"PictureBackbone({self.name!r}, {self.image_size} px to {self.dim} features)"
@@ -106,14 +109,13 @@ class PictureBackbone:
     @cached_property
     def network(self) -> Backbone:
         """The backbone itself, in evaluation mode on the CPU; built when first used."""
-        from wdae import backbones
+        from wdae.backbones.from_file import build_from_file
 
         if self.tensors is None:
             return _shipped(self.card.get("weights_sha256")).network
-        options = dict(self.card["backbone_options"])
-        if self.name.startswith(("timm:", "transformers:")):
-            options["pretrained"] = False  # every weight comes from the model
-        network = backbones.build(self.name, **options)
+        shapes = {key: tensor.shape for key, tensor in self.tensors.items()}
+        options = self.card["backbone_options"]
+        network = build_from_file(self.name, options, shapes, trust=self.trust, where="the model")
         try:
             network.load_state_dict(dict(self.tensors))
         except RuntimeError as error:
@@ -177,7 +179,9 @@ def embedded_backbone() -> PictureBackbone:
     )
 
 
-def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> PictureBackbone:
+def load_backbone(
+    name: str, options: Mapping[str, Any] | None = None, *, trust: Trust = ()
+) -> PictureBackbone:
     """A frozen backbone: ``embedded``, ``pkg.module:factory``, ``timm:NAME``, or a stage-1 model.
 
     Args:
@@ -196,7 +200,7 @@ def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> Pictur
     path = Path(name)
     for folder in (path, path / "model", path.parent):
         if (folder / "model.safetensors").is_file() and (folder / "model.json").is_file():
-            return of_stage1(folder)
+            return of_stage1(folder, trust)
     if name in backbones.names():
         raise ModelError(
             f"backbone {name!r} has no trained weights of its own; train it on your pictures with"
@@ -208,11 +212,11 @@ def load_backbone(name: str, options: Mapping[str, Any] | None = None) -> Pictur
     return PictureBackbone.of(built, name, options or {})
 
 
-def of_stage1(folder: Path) -> PictureBackbone:
+def of_stage1(folder: Path, trust: Trust = ()) -> PictureBackbone:
     """The backbone of a stage-1 model."""
     from wdae.stage1.model_file import load_model
 
-    trained = load_model(folder)
+    trained = load_model(folder, trust=trust)
     card = {key: trained.card[key] for key in ("image_size", "mean", "std")}
     return PictureBackbone.of(
         trained.network.backbone, trained.card["backbone"], trained.card["backbone_options"], **card

@@ -47,8 +47,12 @@ def trained_backbone(
         outcome = run_pretraining(recipe, work.run, resume=begun, force=not begun)
         if outcome is None or outcome.model is None:
             raise WdaeError("training the backbone did not finish")
-    classifier = load_model(work.run / MODEL).network.classifier
-    return of_stage1(work.run / MODEL), classifier.weight.detach().clone(), float(classifier.scale.detach())
+    classifier = load_model(work.run / MODEL, trust=job.train).network.classifier
+    return (
+        of_stage1(work.run / MODEL, job.train),
+        classifier.weight.detach().clone(),
+        float(classifier.scale.detach()),
+    )
 
 
 def picture_bank(

@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from wdae.backbones.from_file import BackboneCard
 from wdae.calibration.pseudo_novel import Weighing
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History
@@ -34,6 +35,7 @@ from wdae.storage.lock import PATIENCE, alone
 from wdae.storage.manifest import Manifest
 from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
 from wdae.storage.tensors import save_tensors
+from wdae.storage.trust import Trust
 
 BASE, METHOD, BACKBONE = "base.safetensors", "method.safetensors", "backbone.safetensors"
 BASE_1 = "ground.safetensors"
@@ -86,7 +88,7 @@ class ModelManifest(Manifest):
     base_classes: ClassNames
     dim: Size
     scale: Annotated[float, Field(gt=0)]
-    backbone: dict[str, Any] | None
+    backbone: BackboneCard | None
     info: Info
     history: HistoryRecord
     examples: tuple[ExampleFile, ...]
@@ -168,11 +170,12 @@ def _commit(folder: Path, manifest: ModelManifest, model: Model, n_examples: int
     (folder / BASE_1).unlink(missing_ok=True)
 
 
-def load(path: str | Path, *, verify: bool = True) -> Model:
+def load(path: str | Path, *, verify: bool = True, trust: Trust = ()) -> Model:
     """Read the model in folder ``path``; one that is cut short, altered or too new is refused.
 
     Args:
         verify: compare checksums; without, only names and sizes of files are checked.
+        trust: a backbone of others (``pkg.module:factory``) that the model may name.
 
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
@@ -182,17 +185,20 @@ def load(path: str | Path, *, verify: bool = True) -> Model:
     >>> load(folder).names
     ('cat', 'dog')
     """
-    return _read(Path(path), verify)[0]
+    return _read(Path(path), verify, trust)[0]
 
 
 @contextmanager
-def changing(path: str | Path, *, patience: float = PATIENCE, opened: Model | None = None) -> Iterator[Model]:
+def changing(
+    path: str | Path, *, patience: float = PATIENCE, opened: Model | None = None, trust: Trust = ()
+) -> Iterator[Model]:
     """The model in ``path``, to be changed: what the body did to it is kept when the body ends well.
 
     Other processes that want to change it meanwhile wait up to ``patience`` seconds.
 
     Args:
         opened: the model as :func:`load` gave it; it is not read again unless somebody has changed it since.
+        trust: as that of :func:`load`.
 
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
@@ -211,7 +217,7 @@ def changing(path: str | Path, *, patience: float = PATIENCE, opened: Model | No
         manifest = manifests.read(ModelManifest, folder)
         model = opened
         if model is None or model.stored != manifest.sha256:
-            model, manifest = _read(folder)
+            model, manifest = _read(folder, trust=trust)
         before, n_examples = model.history, len(model.examples)
         yield model
         if model.history != before:
@@ -268,7 +274,7 @@ def _write_examples(
     return {"file": name, "rows": len(examples), "sources": [e.source for e in examples]}
 
 
-def _read(folder: Path, verify: bool = True) -> tuple[Model, ModelManifest]:
+def _read(folder: Path, verify: bool = True, trust: Trust = ()) -> tuple[Model, ModelManifest]:
     manifest = manifests.read(ModelManifest, folder)
     manifests.check_files(folder, manifest, verify=verify)
 
@@ -290,7 +296,8 @@ def _read(folder: Path, verify: bool = True) -> tuple[Model, ModelManifest]:
     model = Model(base, examples, history)
     model.stored = manifest.sha256
     if manifest.backbone is not None:
-        model.backbone = PictureBackbone(manifest.backbone, stored)
+        card = manifest.backbone.model_dump(mode="json", exclude_unset=True)
+        model.backbone = PictureBackbone(card, stored, trust)
     return model, manifest
 
 

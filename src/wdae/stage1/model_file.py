@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
+from torch import Tensor
 
-from wdae.backbones.from_file import build_from_file
+from wdae.backbones.from_file import BackboneCard, build_from_file
 from wdae.errors import ModelError
 from wdae.stage1.recognition_model import RecognitionModel
 from wdae.storage import manifest as manifests
 from wdae.storage.manifest import Manifest
-from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
+from wdae.storage.records import ClassNames, Count, Info, Record
 from wdae.storage.tensors import save_tensors
 from wdae.storage.trust import Trust
 
 WEIGHTS = "model.safetensors"
-_Colour = Annotated[tuple[float, ...], Field(min_length=3, max_length=3)]
 
 
 class _TrainedOn(Record):
@@ -45,7 +46,7 @@ def _listed(value: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**value, "files": {WEIGHTS: manifests.entry(folder / WEIGHTS)}}
 
 
-class Stage1Manifest(Manifest):
+class Stage1Manifest(BackboneCard, Manifest):
     """``model.json`` of a stage-1 model. Version 2 lists its files with their digests."""
 
     FORMAT, VERSION, FILE, NOUN = "wdae-stage1-model", 2, "model.json", "a stage-1 model"
@@ -53,13 +54,10 @@ class Stage1Manifest(Manifest):
     SEALED = 2
     UPGRADES = {1: _listed}  # noqa: RUF012
 
-    backbone: Text
-    backbone_options: Info
     class_names: ClassNames
     class_ids: ClassNames = ()
-    image_size: Size
-    mean: _Colour
-    std: _Colour
+    trained_on: Any = None
+    started_from: Info | None = None
     recipe: _Recipe
     figures: Info
 
@@ -92,17 +90,20 @@ def save_model(
     dtype: Literal["float32", "float16"] = "float32",
 ) -> None:
     """Write weights and card; the rotation head is not saved."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = torch.float16 if dtype == "float16" else torch.float32
     tensors = {
-        name: value.detach().cpu().contiguous().to(wanted if value.is_floating_point() else value.dtype)
+        name: value.detach().to(wanted if value.is_floating_point() else value.dtype)
         for name, value in network.state_dict().items()
         if not name.startswith("turn_head.") and not name.endswith("num_batches_tracked")
     }
+    write_model(folder, tensors, card)
+
+
+def write_model(folder: str | Path, tensors: Mapping[str, Tensor], card: dict[str, Any]) -> None:
+    """Write weights, then the card that lists them."""
+    folder = Path(folder)
     save_tensors(folder / WEIGHTS, tensors, {"format": Stage1Manifest.FORMAT})
-    own = {"format", "version", "written_by", "files", "sha256"}
-    content = {key: value for key, value in card.items() if key not in own}
+    content = {key: value for key, value in card.items() if key not in Manifest.model_fields}
     content["files"] = {WEIGHTS: manifests.entry(folder / WEIGHTS)}
     manifests.write(Stage1Manifest, folder, content)
 

@@ -75,7 +75,7 @@ def train_stage1(
     if config.sync_batch_norm and team.size > 1:
         share_batch_norm(state.model, device)
     if config.start is not None and not resume:
-        start_from(state.model, data.class_names, load_model(config.start, device))
+        start_from(state.model, data.class_names, load_model(config.start, device, trust=config.backbone))
     state.prepare()
     if resume:
         state.restore(run.path / LAST)
