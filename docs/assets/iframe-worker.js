@@ -7,6 +7,9 @@ if (location.protocol === "file:") {
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       document.body.appendChild(this.frame);
+      this.frame.contentDocument.open();
+      this.frame.contentDocument.write("<body></body>");
+      this.frame.contentDocument.close();
       const inside = this.frame.contentWindow;
       const pass = (data) => {
         const event = new MessageEvent("message", { data });
