@@ -10,6 +10,7 @@ STAMP := .venv/.installed
 .PHONY: run test check lint docs setup clean
 
 run: setup
+	@echo "training two denoisers on real features: two to five minutes on two cores"
 	$(BIN)/wdae demo
 
 # Tests start many processes: compiled once, here, where the environment forbids Python to do it by itself.
