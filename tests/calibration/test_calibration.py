@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from wdae.calibration.balance import fit_offset
+from wdae.calibration.balance import fit_balance, fit_offset
 from wdae.calibration.probabilities import (
     area_under_roc,
     binned_error,
@@ -75,9 +75,17 @@ def test_statistics_say_what_the_whole_scores_say() -> None:
         lost = torch.nn.functional.cross_entropy(whole, labels, reduction="none")
         both = 0.5 * (lost[labels >= 7].mean() + lost[labels < 7].mean())
         if some is scores:
-            assert some.loss(0.8, 0.4) == pytest.approx(float(both), rel=1e-5)
+            assert float(some.loss(0.8, 0.4)) == pytest.approx(float(both), rel=1e-5)
         found = binned_error(confidence, right)
         assert found == pytest.approx(calibration_error(whole.softmax(1), labels), abs=1e-6)
+
+
+def test_queries_that_are_all_recognised_leave_the_balance_finite() -> None:
+    base, novel = torch.full((40, 3), 2.0), torch.full((40, 2), 2.0)
+    base[:20, 1], novel[20:, 0] = 20.0, 20.0
+    labels = torch.tensor([1] * 20 + [3] * 20)
+    slope, offset = fit_balance(QueryScores.of(base, novel, labels))
+    assert 0.3 < slope < 3 and abs(offset) < 5
 
 
 def test_one_kind_of_query_leaves_the_offset_alone() -> None:

@@ -44,7 +44,7 @@ def test_the_offset_is_the_likeliest(slope: float) -> None:
     some = some_scores()
     offset = fit_offset(some, slope)
     grid = torch.linspace(-6, 6, 2401).tolist()
-    best = min(grid, key=lambda o: some.loss(slope, o))
+    best = min(grid, key=lambda o: float(some.loss(slope, o)))
     assert offset == pytest.approx(best, abs=0.006)
 
 
@@ -199,7 +199,7 @@ def test_base_classes_set_aside_as_validation_classes() -> None:
     assert set(set_aside(bank, images=7, most=12, seed=0).counts(Part.VALIDATION)) == {20}
     assert smaller.base_weights is not None and bank.base_weights is not None
     for name, weight in zip(stays, smaller.base_weights, strict=True):
-        assert torch.equal(weight, bank.base_weights[bank.base_classes.index(bank.index_of(name))])
+        assert torch.equal(weight, bank.base_weights[bank.base_classes.index(bank.class_names.index(name))])
     assert not smaller.has(Part.NOVEL)
 
 

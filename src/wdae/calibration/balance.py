@@ -16,6 +16,7 @@ from wdae.calibration.probabilities import (
     base_figures,
     binned_error,
     fit_gain,
+    minimise,
     quantiles,
 )
 from wdae.calibration.pseudo_novel import (
@@ -39,7 +40,8 @@ from wdae.runtime.randomness import derive_seed
 
 SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 _FARTHEST = 50.0  # offsets looked at
-_MEASURED = (1, 2, 5)  # numbers of shots whose calibration error is told
+_TELLING = 0.005  # accuracy between the best and the worst slope
+_MEASURED = (1, 2, 5)  # numbers of shots whose calibration error is measured
 _MEASURED_EPISODES = 120
 
 
@@ -119,13 +121,23 @@ def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, floa
 def fit_balance(scores: QueryScores) -> tuple[float, float]:
     """Slope of highest accuracy among base and novel classes, each with its likeliest offset.
 
-    Of slopes that do equally well, as where all queries are recognised, it is the likeliest.
+    Where accuracy cannot tell slopes apart, as with few classes that are all recognised, both are the
+    likeliest, with a weak prior that keeps them finite.
     """
     offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
     accuracy = {slope: scores.accuracy(slope, offset) for slope, offset in offsets.items()}
-    tied = [slope for slope in SLOPES if accuracy[slope] == max(accuracy.values())]
-    best = tied[0] if len(tied) == 1 else min(tied, key=lambda slope: scores.loss(slope, offsets[slope]))
-    return best, offsets[best]
+    if max(accuracy.values()) - min(accuracy.values()) >= _TELLING:
+        best = max(SLOPES, key=accuracy.__getitem__)
+        return best, offsets[best]
+    log_slope = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
+
+    def loss() -> Tensor:
+        unlikely = log_slope.square() + (offset / 3).square()
+        return scores.loss(log_slope.exp(), offset) + 0.005 * unlikely
+
+    minimise([log_slope, offset], loss)
+    return float(log_slope.detach().exp()), float(offset.detach())
 
 
 def fit_offset(scores: QueryScores, slope: float = 1.0) -> float:

@@ -33,8 +33,7 @@ def fit_gain(cosines: Tensor, labels: Tensor, start: float) -> float:
     def loss() -> Tensor:
         return F.cross_entropy(start * log.exp() * cosines, labels, label_smoothing=smoothing)
 
-    with torch.enable_grad():
-        _minimise([log], loss)
+    minimise([log], loss)
     return start * float(log.detach().clamp(-3, 3).exp())
 
 
@@ -85,7 +84,9 @@ def area_under_roc(known: Tensor, unknown: Tensor) -> float:
     return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
 
 
-def _minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
+@torch.enable_grad()
+def minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
+    """Bring a smooth loss of a few parameters to its minimum, by L-BFGS."""
     optimiser = torch.optim.LBFGS(parameters, max_iter=60, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

@@ -196,15 +196,14 @@ class QueryScores:
         scores, mass = self._all_scores(slope, offset)
         return (torch.maximum(scores.amax(1), self.best) - mass).exp()
 
-    def loss(self, slope: float, offset: float) -> float:
+    def loss(self, slope: float | Tensor, offset: float | Tensor) -> Tensor:
         """Mean of minus the log probability of the true class; queries of both kinds count half each."""
         scores, mass = self._all_scores(slope, offset)
         wanted = scores.gather(1, self.place.clamp(min=0).unsqueeze(1))[:, 0]
         lost = mass - torch.where(self.is_novel, wanted, self.own)
-        parts = [lost[some].mean() for some in (self.is_novel, ~self.is_novel) if bool(some.any())]
-        return float(sum(parts)) / len(parts)
+        return 0.5 * (lost[self.is_novel].mean() + lost[~self.is_novel].mean())
 
-    def _all_scores(self, slope: float, offset: float) -> tuple[Tensor, Tensor]:
+    def _all_scores(self, slope: float | Tensor, offset: float | Tensor) -> tuple[Tensor, Tensor]:
         scores = slope * self.novel + offset + self.prior.unsqueeze(1)
         return scores, torch.logaddexp(self.mass, scores.logsumexp(1))
 

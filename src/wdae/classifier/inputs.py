@@ -19,7 +19,7 @@ FEATURE_SUFFIXES = frozenset({".npz", ".npy", ".safetensors", ".csv", ".tsv", ".
 
 
 @dataclass
-class Examples:
+class LabelledFeatures:
     """Features by class ``[k, D]``, where each came from, and small pictures where there are any."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
@@ -35,7 +35,7 @@ def is_feature_file(path: Path) -> bool:
 
 def read_examples(
     model: Model, sources: Sequence[Path], class_name: str | None, *, skip_broken: bool = False
-) -> Examples:
+) -> LabelledFeatures:
     """Labelled examples: of one class from loose pictures, or of many from a folder or a file.
 
     Args:
@@ -49,7 +49,7 @@ def read_examples(
         if len(sources) == 1 and is_feature_file(sources[0]):
             rows = read_features(sources[0])
             names = [f"{sources[0]} row {i}" for i in range(len(rows))]
-            return Examples({class_name: rows}, {class_name: names})
+            return LabelledFeatures({class_name: rows}, {class_name: names})
         files = _pictures(sources)
         return _embedded(model, files, [class_name] * len(files), skip_broken)
     if len(sources) > 1:
@@ -103,9 +103,11 @@ def _backbone(model: Model) -> PictureBackbone:
     return model.backbone
 
 
-def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_broken: bool) -> Examples:
+def _embedded(
+    model: Model, files: Sequence[str], labels: Sequence[str], skip_broken: bool
+) -> LabelledFeatures:
     images = files_as_set(files)
-    found = Examples()
+    found = LabelledFeatures()
     features: dict[str, list[Tensor]] = {}
     pictures: dict[str, list[Tensor]] = {}
     seen: set[int] = set()
@@ -126,14 +128,14 @@ def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_br
     return found
 
 
-def _labelled_features(path: Path) -> Examples:
+def _labelled_features(path: Path) -> LabelledFeatures:
     from wdae.bank.encoding import decode
     from wdae.bank.labelled import read_labelled
 
     read = read_labelled(path)
     rows = decode(read.features, read.scales)
     labels = torch.from_numpy(read.labels)
-    found = Examples()
+    found = LabelledFeatures()
     for number in labels.unique().tolist():
         at = (labels == number).nonzero()[:, 0]
         found.features[read.names[number]] = rows[at]

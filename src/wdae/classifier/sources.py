@@ -154,7 +154,7 @@ def _learn(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]
 
 
 def _with_backbone(model: Model, job: LearnJob) -> Model:
-    """A model learned from features takes pictures too, once it is told which backbone they came from."""
+    """A model learned from features takes pictures too, with the backbone that they came from."""
     if job.backbone is None:
         return model
     backbone = load_backbone(job.backbone)
