@@ -40,7 +40,7 @@ from wdae.runtime.randomness import derive_seed
 
 SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 _FARTHEST = 50.0  # offsets looked at
-_TELLING = 0.005  # accuracy between the best and the worst slope
+_RECOGNISED = 0.98  # accuracy from which on it cannot choose a slope
 _MEASURED = (1, 2, 5)  # numbers of shots whose calibration error is measured
 _MEASURED_EPISODES = 120
 
@@ -121,12 +121,12 @@ def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, floa
 def fit_balance(scores: QueryScores) -> tuple[float, float]:
     """Slope of highest accuracy among base and novel classes, each with its likeliest offset.
 
-    Where accuracy cannot tell slopes apart, as with few classes that are all recognised, both are the
-    likeliest, with a weak prior that keeps them finite.
+    Where nearly all queries are recognised with any slope, as with few classes, accuracy cannot choose: both
+    are then the likeliest, with a weak prior that keeps them finite.
     """
     offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
     accuracy = {slope: scores.accuracy(slope, offset) for slope, offset in offsets.items()}
-    if max(accuracy.values()) - min(accuracy.values()) >= _TELLING:
+    if min(accuracy.values()) < _RECOGNISED:
         best = max(SLOPES, key=accuracy.__getitem__)
         return best, offsets[best]
     log_slope = torch.zeros((), dtype=torch.float64, requires_grad=True)
