@@ -34,7 +34,7 @@ from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.run import MODEL, fit_method
 from wdae.stage2.space import in_space, with_base_weights
-from wdae.storage.checkpoint import load_checkpoint
+from wdae.stage2.state import steps_done
 
 FEWEST_CLASSES = 10
 """Base classes that a denoiser is trained on, beside the pseudo-novel ones; with fewer there is none."""
@@ -200,7 +200,7 @@ def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
 
 def _trained(recipe: MetaRecipe, bank: FeatureBank, checkpoint: Path | None, show: bool) -> WDAE:
     begun = checkpoint is not None and checkpoint.is_file()
-    done = load_checkpoint(checkpoint).state["progress"]["step"] if begun and checkpoint is not None else 0
+    done = steps_done(checkpoint)
     each = recipe.training.episodes_per_step
     options: dict[str, Any] = {"checkpoint": checkpoint, "resume": begun}
     if show:

@@ -17,19 +17,45 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from wdae.errors import StorageError, WdaeError, nearest
-from wdae.storage.files import atomic_file
-from wdae.storage.records import read_json, write_json
+from wdae.storage.files import atomic_file, open_regular
+from wdae.storage.manifest import check_version
+from wdae.storage.records import Count, Info, Record, Size, Text, read_json, read_record, write_json
+from wdae.storage.tensors import arrays_in
 
 FORMAT, VERSION = "wdae-result", 1
 METRICS = ("novel", "base", "all", "all_prior", "harmonic")
 _EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank")
 Values = npt.NDArray[np.float32]
+
+
+class _EstimateRecord(Record):
+    mean: float
+    ci95: float | None
+    n: Count
+
+
+class _ResultRecord(Record):
+    """``NAME.json``."""
+
+    format: Text
+    version: int
+    method: Text
+    protocol: Text
+    n_way: Size
+    n_shot: Count
+    n_query: Count | None = None
+    seed: int
+    n_episodes: Count
+    bank: Text | None = None
+    metrics: Annotated[dict[str, _EstimateRecord], Field(min_length=1, max_length=1_000)]
+    info: Info | None = None
 
 
 @dataclass(frozen=True)
@@ -177,34 +203,23 @@ class Result:
     @classmethod
     def load(cls, path: str | Path) -> Result:
         """Read a result from its JSON file and the values beside it."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
         path = Path(path)
         if not is_result(path):
             raise StorageError(f"{path} is no result file (its 'format' is not {FORMAT!r})")
-        data = read_json(path)
-        if data.get("version") != VERSION:
-            raise StorageError(
-                f"{path} has format version {data.get('version')}; this wdae reads {VERSION}; update wdae"
-            )
+        check_version(read_json(path).get("version"), VERSION, "a result", path)
+        data = read_record(_ResultRecord, path)
         beside = path.with_suffix(".safetensors")
-        try:
-            rows = load(beside.read_bytes())
-            metrics = {name: Estimate.from_dict(value) for name, value in data["metrics"].items()}
-            keys = ("method", "protocol", "n_way", "n_shot", "seed", "n_episodes")
-            head = {key: data[key] for key in keys}
-        except (OSError, SafetensorError) as error:
-            raise StorageError(f"the per-episode values of {path} cannot be read: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"{path} was altered: {error} is missing or ill-formed") from error
-        if set(rows) != set(metrics) or any(len(row) != head["n_episodes"] for row in rows.values()):
+        with open_regular(beside, follow=False) as file:
+            rows = arrays_in(file, beside)
+        shapes = {(str(row.dtype), row.shape) for row in rows.values()}
+        if set(rows) != set(data.metrics) or shapes != {("float32", (data.n_episodes,))}:
             raise StorageError(
                 f"{beside} does not belong to {path}: other metrics or another number of episodes"
             )
+        facts = data.model_dump(exclude={"format", "version", "metrics", "info"})
+        metrics = {name: Estimate.from_dict(value.model_dump()) for name, value in data.metrics.items()}
         ordered = {name: rows[name] for name in metrics}
-        tail: dict[str, Any] = {key: data.get(key) for key in ("n_query", "bank")}
-        return cls(**head, metrics=metrics, per_episode=ordered, **tail, info=data.get("info") or {})
+        return cls(**facts, metrics=metrics, per_episode=ordered, info=data.info or {})
 
 
 def is_result(path: str | Path) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from wdae.errors import ModelError, StorageError
@@ -16,12 +17,80 @@ from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod
 from wdae.methods.registry import make
 from wdae.methods.wdae import WDAE
-from wdae.nn.denoiser import Denoiser
+from wdae.nn.denoiser import Denoiser, Kind
 from wdae.nn.space import FeatureSpace
 from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
+from wdae.storage.records import MAX_CLASSES, Info, Record, Size, Text
 
 _WDAE, _LEARNED, _ESTIMATE = "wdae", "method", InitialEstimate.name
 _CENTRE, _WEIGHTS = "space.centre", "space.weights"
+
+
+_LARGEST = 10_000  # of any number among a method's options
+
+
+class _Calibration(Record):
+    gain: float
+    slopes: dict[int, float]
+    offsets: dict[int, float]
+    familiarity: tuple[float, ...]
+    figures: Info
+    novel_share: float
+
+
+class _Denoiser(Record):
+    dim: Size
+    hidden: Size
+    n_layers: Annotated[int, Field(ge=1, le=64)]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    kind: Kind
+
+
+class _Space(Record):
+    power: float
+    scale: float
+
+
+class _WdaeState(Record):
+    """What the file of a wDAE says beside its weights."""
+
+    kind: Literal["wdae"]
+    name: Text
+    denoiser: _Denoiser
+    scale: float | None
+    steps: tuple[tuple[int, float], ...]
+    n_steps: Annotated[int, Field(ge=0, le=1_000)]
+    n_neighbours: Annotated[int, Field(ge=1, le=MAX_CLASSES)]
+    inverse_temperature: float
+    balance: _Calibration | None = None
+    refine_base: bool = True
+    space: _Space | None = None
+
+
+class _EstimateState(Record):
+    """What the file of the initial estimate says: how its scores are balanced."""
+
+    kind: Literal["initial-estimate"]
+    name: Text
+    balance: _Calibration
+
+
+class _LearnedState(Record):
+    """What the file of another learned method says beside its weights."""
+
+    kind: Literal["method"]
+    method: Text
+    name: Text
+    dim: Size
+    n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
+    options: Info
+
+
+_RECORDS: dict[str, type[_WdaeState | _EstimateState | _LearnedState]] = {
+    _WDAE: _WdaeState,
+    _ESTIMATE: _EstimateState,
+    _LEARNED: _LearnedState,
+}
 
 
 def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool = False) -> None:
@@ -73,23 +142,53 @@ def load_method(
         verify: compare the file's checksum.
     """
     saved = load_checkpoint(path, verify=verify)
-    state, kind = saved.state, saved.state.get("kind")
-    method: Method
-    if kind == _WDAE:
-        method = _wdae(state, dict(saved.tensors), device, dtype)
-        _refuse_other_size(path, method.denoiser.dim, dim)
-    elif kind == _ESTIMATE:
-        method = InitialEstimate(Calibration.from_json(state["balance"]))
-    elif kind == _LEARNED:
-        _refuse_other_size(path, state["dim"], dim)
-        made = make(state["method"], dim=state["dim"], n_base=state["n_base"], **state["options"])
-        assert isinstance(made, LearnedMethod)
-        made.load_state_dict(saved.tensors)
-        method = made.to(device).eval()
-    else:
+    kind = saved.state.get("kind")
+    record = _RECORDS.get(kind) if isinstance(kind, str) else None
+    if record is None:
         raise StorageError(f"{path} is a checkpoint, but not of a trained method; give a model.safetensors")
-    method.name = state["name"]
+    state = saved.read(record)
+    n_values = sum(tensor.numel() for tensor in saved.tensors.values())
+    try:
+        method = _built(path, state, dict(saved.tensors), n_values, device, dtype, dim)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise StorageError(f"{path} is altered: {str(error)[:300]}; copy or train it again") from error
+    method.name = state.name
     return method
+
+
+def _built(
+    path: str | Path,
+    state: _WdaeState | _EstimateState | _LearnedState,
+    tensors: dict[str, Tensor],
+    n_values: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    dim: int | None,
+) -> Method:
+    if isinstance(state, _EstimateState):
+        return InitialEstimate(Calibration.from_json(state.balance.model_dump(mode="json")))
+    if isinstance(state, _WdaeState):
+        _refuse_other_size(path, state.denoiser.dim, dim)
+        if state.denoiser.dim * state.denoiser.hidden > n_values:
+            raise ValueError(
+                f"a denoiser of {state.denoiser.dim} × {state.denoiser.hidden}, and {n_values} values"
+            )
+        return _wdae(state.model_dump(mode="json"), tensors, device, dtype)
+    _refuse_other_size(path, state.dim, dim)
+    if large := [v for v in _numbers(state.options) if not -_LARGEST <= v <= _LARGEST]:
+        raise ValueError(f"an option of {large[0]}")
+    made = make(state.method, dim=state.dim, n_base=state.n_base, **state.options)
+    if not isinstance(made, LearnedMethod):
+        raise ValueError(f"{state.method} is not learned")
+    made.load_state_dict(tensors)
+    return made.to(device).eval()
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, (dict, list)):
+        inner = value.values() if isinstance(value, dict) else value
+        return [number for one in inner for number in _numbers(one)]
+    return [value] if isinstance(value, (int, float)) else []
 
 
 def _wdae_state(method: WDAE) -> dict[str, Any]:

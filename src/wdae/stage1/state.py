@@ -15,7 +15,15 @@ from wdae.stage1.averaging import Average
 from wdae.stage1.config import ScheduleConfig, Stage1Config
 from wdae.stage1.model_file import Stage1Model
 from wdae.stage1.recognition_model import RecognitionModel, build_recognition_model
-from wdae.storage.checkpoint import load_checkpoint, optimiser_tensors, restore_optimiser, save_checkpoint
+from wdae.storage.checkpoint import (
+    StateRecord,
+    load_checkpoint,
+    optimiser_tensors,
+    restore_module,
+    restore_optimiser,
+    save_checkpoint,
+)
+from wdae.storage.records import Count
 
 # A resumed run may differ in these keys: they do not change what is learned.
 _FREE = {"compile", "log_every", "checkpoint_every", "keep", "data.path", "data.cache_dir", "start"}
@@ -46,6 +54,16 @@ def rate_share(schedule: ScheduleConfig, progress: float) -> float:
     fallen = fallen * schedule.cycles - cycle
     left = 1.0 - fallen if schedule.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * fallen))
     return (schedule.final + (1.0 - schedule.final) * left) * schedule.peak**cycle
+
+
+class _State(StateRecord):
+    """The state of a checkpoint of stage 1."""
+
+    step: Count
+    total_steps: Count
+    best: dict[str, float]
+    average_updates: Count
+    recipe: Stage1Config
 
 
 class Stage1State:
@@ -102,22 +120,22 @@ class Stage1State:
     def restore(self, path: Path) -> None:
         """Continue from a checkpoint of the same recipe."""
         checkpoint = load_checkpoint(path)
-        state = checkpoint.state
-        then = Stage1Config.model_validate(state["recipe"])  # keys that are newer than it get their defaults
+        state = checkpoint.read(_State)
+        then = state.recipe  # keys that are newer than it have their defaults
         differing = differences(then.model_dump(mode="json"), self.config.model_dump(mode="json"))
-        if differing or state["total_steps"] != self.total_steps:
+        if differing or state.total_steps != self.total_steps:
             what = ", ".join(differing) or "the number of training pictures"
             raise RecipeError(f"{path} was written with another recipe; differing: {what}")
-        self.model.load_state_dict(_under("model.", checkpoint.tensors))
+        restore_module(self.model, _under("model.", checkpoint.tensors), path)
         restore_optimiser(self.optimiser, _under("optimiser.", checkpoint.tensors))
         for parameter, buffers in self.optimiser.state.items():
             if isinstance(buffers.get("momentum_buffer"), Tensor):
                 # In the parameter's memory layout, which the file does not keep: fused steps need it.
                 buffers["momentum_buffer"] = torch.empty_like(parameter).copy_(buffers["momentum_buffer"])
         if self.average is not None:
-            self.average.module.load_state_dict(_under("average.", checkpoint.tensors))
-            self.average.updates = int(state["average_updates"])
-        self.step, self.best = int(state["step"]), dict(state["best"])
+            restore_module(self.average.module, _under("average.", checkpoint.tensors), path)
+            self.average.updates = state.average_updates
+        self.step, self.best = state.step, dict(state.best)
 
 
 def start_from(model: RecognitionModel, class_names: Sequence[str], trained: Stage1Model) -> None:

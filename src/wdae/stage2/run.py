@@ -30,8 +30,8 @@ from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.learner import as_method
 from wdae.stage2.space import find_space, in_space
+from wdae.stage2.state import steps_done
 from wdae.stage2.train import FitOptions, train, train_learned
-from wdae.storage.checkpoint import load_checkpoint
 
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
@@ -42,7 +42,7 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
     checkpoint = run.path / CHECKPOINT
     done = 0
     if resume and checkpoint.exists():
-        done = load_checkpoint(checkpoint).state["progress"]["step"]
+        done = steps_done(checkpoint)
         run.truncate_metrics(done)
     episodes = recipe.training.steps * recipe.training.episodes_per_step
     done_episodes = done * recipe.training.episodes_per_step

@@ -13,12 +13,31 @@ from torch import Tensor, nn
 from wdae.errors import RunError
 from wdae.stage2.config import MetaRecipe, TrainingConfig
 from wdae.storage.checkpoint import (
+    StateRecord,
     load_checkpoint,
     optimiser_tensors,
+    restore_module,
     restore_optimiser,
     save_checkpoint,
     section,
 )
+from wdae.storage.records import Count, Info
+
+
+class _Progress(StateRecord):
+    step: Count
+    best: float
+    best_step: Count
+    stale: Count
+    sums: list[float]
+    history: list[dict[str, float]]
+
+
+class _State(StateRecord):
+    """The state of a checkpoint of stage 2."""
+
+    progress: _Progress
+    recipe: Info
 
 
 @dataclass
@@ -86,13 +105,21 @@ def restore_state(
 ) -> tuple[TrainingProgress, dict[str, Tensor]]:
     """Restore learner and optimiser from a checkpoint of the same recipe; returns progress, best weights."""
     saved = load_checkpoint(path)
-    if saved.state["recipe"] != _identity(recipe):
+    state = saved.read(_State)
+    if state.recipe != _identity(recipe):
         raise RunError(f"{path} was made with another recipe; resume with the recipe the run began with")
     device = next(learner.parameters()).device
-    learner.load_state_dict(saved.section("learner"))
+    restore_module(learner, saved.section("learner"), path)
     restore_optimiser(optimiser, saved.section("optimiser"))
     best = {name: tensor.to(device).clone() for name, tensor in saved.section("kept").items()}
-    return TrainingProgress(**saved.state["progress"]), best
+    return TrainingProgress(**state.progress.model_dump()), best
+
+
+def steps_done(checkpoint: Path | None) -> int:
+    """The steps behind a checkpoint; 0 where there is none."""
+    if checkpoint is None or not checkpoint.is_file():
+        return 0
+    return load_checkpoint(checkpoint).read(_State).progress.step
 
 
 def _identity(recipe: MetaRecipe) -> dict[str, Any]:

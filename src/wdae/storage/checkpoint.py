@@ -10,14 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from wdae.errors import StorageError
-from wdae.storage.manifest import verifying
+from wdae.storage.manifest import check_version, verifying
+from wdae.storage.records import R, Record, construct, parse, shown
 from wdae.storage.tensors import open_tensors, save_tensors
 
 FORMAT = "wdae-checkpoint"
-VERSION = 1
+VERSION, NOUN = 1, "a checkpoint"
+
+
+class StateRecord(Record):
+    """A checkpoint's state: as any record, but that training may have met NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +34,11 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    path: Path = Path()
+
+    def read(self, kind: type[R]) -> R:
+        """The state as a record of its kind, or one error that lists every fault."""
+        return construct(kind, json.dumps(self.state), self.path)
 
     def section(self, name: str) -> dict[str, Tensor]:
         """The tensors saved under ``name`` by :func:`section`, under the names they had before."""
@@ -59,21 +72,17 @@ def load_checkpoint(path: str | Path, *, verify: bool = True) -> Checkpoint:
     tensors, metadata = open_tensors(path)
     if metadata.get("format") != FORMAT:
         raise StorageError(f"{path} is not a checkpoint of wdae")
-    version = metadata.get("version", "")
-    if not version.isdigit() or int(version) < 1:
-        raise StorageError(f"{path} is altered: its format version is {version!r}")
-    if int(version) > VERSION:
-        raise StorageError(
-            f"{path} has checkpoint format {version}, newer than {VERSION}, the newest this version of wdae"
-            " reads; upgrade wdae"
-        )
+    number = metadata.get("version", "")
+    check_version(int(number) if number.isdecimal() and len(number) < 9 else number, VERSION, NOUN, path)
     text = metadata.get("state", "")
     if verify and verifying() and _digest(tensors, text) != metadata.get("sha256"):
         raise StorageError(
             f"{path} is altered: its checksum does not match; use another checkpoint or start again"
         )
-    state: dict[str, Any] = json.loads(text)
-    return Checkpoint(tensors, state)
+    state = parse(text.encode(), f"the state of {path}", nan=True)
+    if not isinstance(state, dict):
+        raise StorageError(f"{path} is altered: its state is {shown(state)}")
+    return Checkpoint(tensors, state, Path(path))
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -97,6 +106,14 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return flat
 
 
+def restore_module(module: torch.nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+    """Put saved weights into a module that they must fit."""
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise StorageError(f"{path} does not fit: {str(error)[:300]}") from error
+
+
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Undo :func:`optimiser_tensors` into an optimiser made for the same parameters in the same order."""
     shapes = [list(parameter.shape) for parameter in _parameters(optimiser)]
@@ -110,19 +127,22 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
             f" {len(shapes)} in {len(groups)}, or other shapes; resume with the recipe the run began with"
         )
     state: dict[int, dict[str, Any]] = {}
-    for key, tensor in tensors.items():
-        kind, index, rest = (*key.split(".", 2), "")[:3]
-        if kind == "state":
-            form, name = rest.split(".", 1)
-            value = tensor.clone() if form == "tensor" else tensor.item()
-            state.setdefault(int(index), {})[name] = value
-        elif kind == "group":
-            now = groups[int(index)].get(rest)
-            if isinstance(now, Tensor):
-                groups[int(index)][rest] = tensor.to(now.device, copy=True)
-            else:
-                groups[int(index)][rest] = tuple(tensor.tolist()) if tensor.ndim else tensor.item()
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    try:
+        for key, tensor in tensors.items():
+            kind, index, rest = (*key.split(".", 2), "")[:3]
+            if kind == "state":
+                form, name = rest.split(".", 1)
+                value = tensor.clone() if form == "tensor" else tensor.item()
+                state.setdefault(int(index), {})[name] = value
+            elif kind == "group":
+                now = groups[int(index)].get(rest)
+                if isinstance(now, Tensor):
+                    groups[int(index)][rest] = tensor.to(now.device, copy=True)
+                else:
+                    groups[int(index)][rest] = tuple(tensor.tolist()) if tensor.ndim else tensor.item()
+        optimiser.load_state_dict({"state": state, "param_groups": groups})
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise StorageError(f"the checkpoint's optimiser is altered: {error!r}") from error
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:

@@ -53,8 +53,8 @@ class Record(BaseModel):
 R = TypeVar("R", bound=BaseModel)
 
 
-def parse(data: bytes, name: str | Path) -> Any:
-    """The value of a JSON text. Too long, too deep, a key given twice, NaN: all are refused.
+def parse(data: bytes, name: str | Path, *, nan: bool = False) -> Any:
+    """The value of a JSON text. Too long, too deep, a key given twice or (without ``nan``) NaN is refused.
 
     >>> parse(b'{"a": 1, "a": 2}', "x.json")
     Traceback (most recent call last):
@@ -66,8 +66,9 @@ def parse(data: bytes, name: str | Path) -> Any:
     if data.count(b",") > MAX_VALUES:
         raise StorageError(f"{name} holds more than {MAX_VALUES} values; no file of wdae does")
     try:
+        constant = float if nan else _no_constant
         value = json.loads(
-            data, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite_number
+            data, object_pairs_hook=_unique, parse_constant=constant, parse_float=_finite_number
         )
     except RecursionError:
         raise _too_deep(name) from None
@@ -143,7 +144,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> None:
+def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
