@@ -168,20 +168,21 @@ def mutate(place: Path, draw: random.Random, *, links: bool) -> None:
     manifests = [path for path in files if path.suffix in (".json", ".yaml")]
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         path = draw.choice(manifests if manifests and draw.random() < 0.6 else files)
+        if path.is_symlink() or not path.is_file():
+            continue
         match draw.randrange(20):
             case 0:
-                path.unlink(missing_ok=True)
+                path.unlink()
             case 1 if links:
-                path.unlink(missing_ok=True)
+                path.unlink()
                 path.symlink_to(place.parent / "outside" / draw.choice(("secret.safetensors", "gone")))
             case 2:
-                path.unlink(missing_ok=True)
-                path.mkdir(exist_ok=True)
+                path.unlink()
+                path.mkdir()
             case 3:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-                    os.mkfifo(path)
-            case _ if path.is_file() and not path.is_symlink():
+                path.unlink()
+                os.mkfifo(path)
+            case _:
                 mutate_file(path, draw)
     if draw.random() < 0.9:
         reseal(place, everything=draw.random() < 0.8)

@@ -139,7 +139,7 @@ def is_kind(kind: type[Manifest], folder: str | Path) -> bool:
     if not path.is_file():
         return False
     try:
-        value = records.read_json(path)
+        value = records.parse(read_bytes(path, records.MAX_BYTES, follow=False), path)
     except StorageError:
         return True  # whoever opens it is told what is wrong
     return isinstance(value, dict) and value.get("format") == kind.FORMAT
