@@ -121,6 +121,9 @@ def mutate_tree(value: Any, draw: random.Random) -> Any:
 def mutate_file(path: Path, draw: random.Random) -> None:
     """Mutate a file by its kind."""
     data = path.read_bytes()
+    if path.suffix == ".safetensors" and b'"state"' in data[:100_000] and draw.random() < 0.7:
+        mutate_checkpoint(path, draw)
+        return
     if path.suffix in (".json", ".jsonl", ".safetensors") and draw.random() < 0.8:
         with contextlib.suppress(ValueError, RecursionError):
             if path.suffix == ".safetensors":
@@ -157,6 +160,39 @@ def mutate_file(path: Path, draw: random.Random) -> None:
         path.write_bytes(b"".join(lines))
         return
     path.write_bytes(mutate_bytes(data, draw))
+
+
+def mutate_checkpoint(path: Path, draw: random.Random) -> None:
+    """Mutate the state or a tensor of a checkpoint or a saved method, its checksum recomputed."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    from wdae.storage.checkpoint import _digest
+
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata())
+    text = metadata["state"]
+    if draw.random() < 0.7:
+        text = _dumps(mutate_tree(json.loads(text), draw)).decode()
+    elif tensors:
+        name = draw.choice(sorted(tensors))
+        tensor = tensors.pop(name)
+        odd = [
+            tensor.double(),
+            tensor.reshape(-1),
+            torch.full_like(tensor, -1),
+            tensor[None],
+            None,
+        ]
+        odd += [torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor + 2**40]
+        odd += [torch.zeros(3, dtype=tensor.dtype), torch.zeros(0, dtype=tensor.dtype)]
+        other = draw.choice(odd)
+        if other is not None:
+            tensors[draw.choice((name, name, name, "other"))] = other.contiguous().clone()
+    metadata |= {"state": text, "sha256": _digest(tensors, text)}
+    save_file(tensors, path, metadata)
 
 
 def mutate(place: Path, draw: random.Random, *, links: bool) -> None:
