@@ -360,6 +360,17 @@ def test_bank_and_backbone_are_those_that_were_shipped() -> None:
         assert sha256(ASSETS / file) == wanted[file]
 
 
+def test_a_model_of_the_backbone_that_shipped_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """It opens and scores features (above); of pictures it says why not, and what to do."""
+    model, picture = V1 / "models" / "gnn", V1 / "pictures" / "novel" / "novel 0" / "0.png"
+    with pytest.raises(SystemExit) as left:
+        main(["predict", str(model), str(picture)])
+    assert left.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    for words in ("weights ab3028cf", "takes features, but no pictures", "wdae learn PHOTOS --backbone"):
+        assert words in said
+
+
 def test_ready_model() -> None:
     wanted, model = expected("shipped")["model"], embedded_model()
     assert list(model.names) == wanted["names"]

@@ -112,7 +112,7 @@ class PictureBackbone:
         from wdae.backbones.from_file import build_from_file
 
         if self.tensors is None:
-            return _shipped(self.card.get("weights_sha256")).network
+            return self._shipped().network
         shapes = {key: tensor.shape for key, tensor in self.tensors.items()}
         options = self.card["backbone_options"]
         network = build_from_file(self.name, options, shapes, trust=self.trust, where="the model")
@@ -121,6 +121,20 @@ class PictureBackbone:
         except RuntimeError as error:
             raise ModelError(f"the model's weights do not fit backbone {self.name!r}: {error}") from error
         return network.eval()
+
+    def _shipped(self) -> PictureBackbone:
+        """The backbone of this package, if the model was learned with it; another one has shipped before."""
+        shipped = embedded_backbone()
+        own, now = str(self.card.get("weights_sha256", "unknown")), shipped.card["weights_sha256"]
+        if own != now:
+            raise ModelError(
+                "the model was made with the backbone that shipped with an earlier wdae (weights"
+                f" {own[:8]}, here {now[:8]}) and does not contain it: it takes features, but no pictures."
+                " Learn it again and add your classes to that: wdae learn -o NEW, or wdae learn PHOTOS"
+                " --backbone embedded -o NEW; with the earlier backbone's folder at hand (assets/resnet12 of"
+                " the earlier wdae): wdae learn PHOTOS --backbone FOLDER -o NEW"
+            )
+        return shipped
 
     def features(self, files: Sequence[str | Path]) -> Tensor:
         """Features ``[M, D]`` of picture files, in their order; one that cannot be read is an error."""
@@ -162,7 +176,7 @@ def embedded_backbone() -> PictureBackbone:
 
     >>> backbone = embedded_backbone()
     >>> backbone.image_size, backbone.dim, len(backbone.class_names), backbone.class_names[:2]
-    (80, 512, 64, ('house finch', 'robin'))
+    (84, 400, 64, ('house finch', 'robin'))
     """
     from wdae.stage1.model_file import WEIGHTS, load_model
     from wdae.storage.files import sha256
@@ -190,12 +204,12 @@ def load_backbone(
 
     >>> backbone = load_backbone("embedded")
     >>> backbone.dim, backbone.image_size
-    (512, 80)
+    (400, 84)
     """
     from wdae import backbones
 
     if name == EMBEDDED:
-        shipped = _shipped()
+        shipped = embedded_backbone()
         return PictureBackbone({key: shipped.card[key] for key in _SHIPPED})
     path = Path(name)
     for folder in (path, path / "model", path.parent):
@@ -221,17 +235,6 @@ def of_stage1(folder: Path, trust: Trust = ()) -> PictureBackbone:
     return PictureBackbone.of(
         trained.network.backbone, trained.card["backbone"], trained.card["backbone_options"], **card
     )
-
-
-def _shipped(wanted: str | None = None) -> PictureBackbone:
-    """The backbone that ships with the package; its weights must be those that a model was learned with."""
-    shipped = embedded_backbone()
-    if wanted is not None and wanted != shipped.card["weights_sha256"]:
-        raise ModelError(
-            "the model was learned with another embedded backbone than this version of wdae ships; use the"
-            " version that wrote it (written_by in model.json), or learn the model again"
-        )
-    return shipped
 
 
 def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSet:
