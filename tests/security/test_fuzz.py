@@ -1,0 +1,46 @@
+"""A short, seeded fuzz of every format and of the command line; an hour of it: scripts/fuzz.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_mutated_artefacts_and_command_lines_end_in_one_clear_line(tmp_path: Path) -> None:
+    """In a process of its own: it forks, and limits its memory. WDAE_FUZZ_CASES sets how many cases."""
+    cases = os.environ.get("WDAE_FUZZ_CASES", "200")
+    words = [sys.executable, str(ROOT / "scripts" / "fuzz.py"), "--cases", cases, "--seed", "7"]
+    done = subprocess.run(
+        [*words, "--keep", str(tmp_path / "kept")], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_fuzz_itself_sees_a_traceback_and_a_read_outside(tmp_path: Path) -> None:
+    """A fuzz that finds nothing must be one that could: it is shown a defect of each kind."""
+    code = """
+import sys, json, pathlib, fuzz
+def defect(path, made, draw):
+    outside = path.parent / "outside" / "secret.safetensors"
+    return [lambda: 1 / 0, lambda: outside.read_bytes(), lambda: print("\\x1b[31m"),
+            lambda: (path.parent.parent / "written").write_text("x")]
+fuzz.KINDS["npy"] = fuzz.Kind(fuzz.KINDS["npy"].artefacts, defect)
+report = fuzz.fuzz(["npy"], 0, cases=40)
+kinds = {" ".join(reason.split()[:2])[:16] for _, _, reason in report.failures}
+print(json.dumps([len(report.failures), sorted(kinds)]))
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'scripts'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True, env=environment
+    )
+    count, kinds = json.loads(done.stdout.splitlines()[-1])
+    assert count == 40
+    assert len(kinds) == 4, kinds
