@@ -84,7 +84,8 @@ def draw(folder: Path, file: Path) -> None:
         values = [entry["probability"] for entry in classes]
         axes.barh(range(3), values, color=[BAR, OTHER, OTHER], height=0.62)
         for row, entry in enumerate(classes):
-            percent = f"{100 * entry['probability']:.1f} %"
+            share = 100 * entry["probability"]
+            percent = "> 99.9 %" if share > 99.9 else f"{share:.1f} %" if share >= 0.1 else "< 0.1 %"
             axes.text(entry["probability"] + 0.012, row, f"{entry['class']}  {percent}", va="center", **label)
         axes.set(xlim=(-0.05, 1.35), ylim=(2.6, -0.6))
         axes.set_axis_off()
