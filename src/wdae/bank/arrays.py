@@ -216,7 +216,7 @@ def _lines(path: Path) -> Arrays:
 
 
 def _json(path: Path) -> Arrays:
-    value = read_json(path)
+    value = read_json(path, max_bytes=2**28, max_values=2**24)
     named = value if isinstance(value, dict) else {"": value}
     _check_count(len(named))
     return {name: _listed(name, rows) for name, rows in named.items()}

@@ -2,7 +2,7 @@
 
 What was learned lies in files that never change. A change writes the new examples to a file of their own and
 then replaces ``model.json``, which alone says what belongs to the model: whoever is interrupted before that
-leaves the old state, after it the new one. docs/model-format.md describes the format.
+leaves the old state, after it the new one. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

@@ -31,11 +31,21 @@ from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.learner import build_method
 from wdae.stage2.run import MODEL, train_method
-from wdae.storage.records import read_json, write_json
+from wdae.storage.records import Count, Record, read_record, write_json
 
 _COST = "cost.json"  # written last: a method that has it is trained
 _CHUNK = {"cuda": 512}  # episodes at once: some methods hold a graph for each query
 M = TypeVar("M", bound=Method)
+
+
+class _Cost(Record):
+    """``cost.json``: what training a method took, and whether it gained anything."""
+
+    parameters: Count
+    start_kept: bool = False
+    validation_gain: float = 0.0
+    validation_gain_ci95: float | None = None
+    training_seconds: float
 
 
 def chosen_methods(recipe: CompareRecipe) -> list[str]:
@@ -117,7 +127,9 @@ def _ready(
     by_shot = "shots" in find(name).training_defaults  # the others are trained once for any number
     folder = run.path / "methods" / (f"{name}-{n_shot}shot" if by_shot else name)
     if (folder / _COST).exists():
-        return load_method(folder / MODEL, device, dim=bank.dim), read_json(folder / _COST)
+        return load_method(folder / MODEL, device, dim=bank.dim), read_record(
+            _Cost, folder / _COST
+        ).model_dump(exclude_unset=True)
     training = training_recipe(name, recipe, n_shot if by_shot else None)
     part = Run.resume(folder) if folder.exists() else Run.create(folder, training, seed=recipe.seed)
     began = time.perf_counter()

@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 
 from wdae.data.decode import Pixels, fit
 from wdae.data.image_set import ImageSet, Labels, Parts
@@ -22,10 +24,24 @@ from wdae.errors import DataError, StorageError, listed
 from wdae.parts import Part
 from wdae.storage.files import atomic_folder
 from wdae.storage.lock import alone
-from wdae.storage.records import read_json, write_json
+from wdae.storage.records import Count, Record, Size, Text, read_record, write_json
 
 _VERSION = 1  # raise it whenever the same picture would come out as other pixels
 _CHUNK_BYTES = 4 * 2**20
+
+
+ENTRY = "entry.json"
+
+
+class _Index(Record):
+    content: Annotated[str, Field(pattern="^[0-9a-f]{16,128}$")]
+
+
+class _Entry(Record):
+    """What is known of an entry: which pictures could not be read, and why."""
+
+    broken: tuple[tuple[Count, Text], ...]
+    size: Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +138,7 @@ def pixels(
     root = Path(cache_dir) if cache_dir is not None else default_cache()
     try:
         entry = _entry(image_set.source, size, root, workers)
-        broken = {int(row): str(reason) for row, reason in read_json(entry / "entry.json")["broken"]}
+        broken = dict(read_record(_Entry, entry / ENTRY).broken)
     except (OSError, StorageError) as error:
         raise _no_cache(root, len(image_set), size, error) from error
     dropped = list(broken.values())
@@ -150,8 +166,8 @@ def _entry(source: ImageSource, size: int, root: Path, workers: int | None) -> P
     """The cache's folder for these pictures at this size, built if need be."""
     index = root / "index" / f"{source.stamp()}.json"
     if index.is_file():
-        with contextlib.suppress(StorageError, KeyError, TypeError):  # an unreadable index is no index
-            entry = root / _entry_name(str(read_json(index)["content"]), size)
+        with contextlib.suppress(StorageError):  # an unreadable index is no index
+            entry = root / _entry_name(read_record(_Index, index).content, size)
             if _whole(entry, len(source), size):
                 return entry
     content = _content(source, workers)
@@ -160,7 +176,7 @@ def _entry(source: ImageSource, size: int, root: Path, workers: int | None) -> P
         if not _whole(entry, len(source), size):
             shutil.rmtree(entry, ignore_errors=True)
             _build(source, size, entry, workers)
-    write_json(index, {"content": content})
+    write_json(index, _Index(content=content))
     return entry
 
 
@@ -171,9 +187,9 @@ def _entry_name(content: str, size: int) -> str:
 def _whole(entry: Path, count: int, size: int) -> bool:
     """Whether the folder holds all it should; a cut or foreign one is built anew."""
     try:
-        rows = count - len(read_json(entry / "entry.json")["broken"])
+        rows = count - len(read_record(_Entry, entry / ENTRY).broken)
         return (entry / "pixels").stat().st_size == rows * size * size * 3
-    except (OSError, StorageError, KeyError, TypeError):
+    except (OSError, StorageError):
         return False
 
 
@@ -214,7 +230,7 @@ def _build(source: ImageSource, size: int, entry: Path, workers: int | None) -> 
                 broken += faults
             broken.sort()
             _close_gaps(file, [index for index, _ in broken], len(source), row)
-            write_json(folder / "entry.json", {"broken": broken, "size": size})
+            write_json(folder / ENTRY, _Entry(broken=tuple(broken), size=size))
     except StorageError:
         if not _whole(
             entry, len(source), size

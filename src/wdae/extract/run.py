@@ -7,8 +7,8 @@ Several processes (``torchrun``, with a shared folder) share the chunks.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from wdae.bank import FeatureBank
 from wdae.data import ImageSet, pixels
 from wdae.data.layouts import open_dataset
 from wdae.data.stream import CentralSquare, stream
-from wdae.errors import ModelError, StorageError
+from wdae.errors import ModelError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.views import Read, Rows, Views, check_same_rows, seed_of
 from wdae.parts import Part
@@ -31,9 +31,12 @@ from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, join
 from wdae.stage1.data import assign_parts
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
+from wdae.storage.files import refuse_existing
 from wdae.storage.files import sha256 as file_sha256
 from wdae.storage.records import read_json, write_json
 from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.storage.trust import Trust
+from wdae.storage.unfinished import empty, unfinished, working
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,16 @@ class Extraction:
     tflops: float
 
 
-def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
+def extract(config: ExtractConfig, out: str | Path, team: Team, *, trust: Trust = ()) -> Extraction:
     """Write the feature bank of a data set to the new folder ``out``.
 
-    The bank holds every part; with a model of ours, the base weights and the scale too.
+    The bank holds every part; with a model of ours, the base weights and the scale too. ``trust`` is a
+    backbone of others that the model may name.
     """
     out = Path(out)
-    if out.exists():
-        raise StorageError(f"{out} exists already; choose another folder, or remove it first")
+    refuse_existing(out)
     fast_arithmetic(team.device)
-    model = load_model(config.trained) if config.trained is not None else None
+    model = load_model(config.trained, trust=trust) if config.trained is not None else None
     if model is not None:
         backbone = model.network.backbone
     else:
@@ -72,13 +75,12 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     if model is not None:
         _check_classes(model, images)
     read, count = _reader(config, images, sides)
-    work = out.with_name(f"{out.name}.unfinished")
-    _begin(work, _plan(config, images, sides, count), team)
-    views = Views(config, backbone, model, sides, team.device)
-    rate = _run_chunks(config, views, read, count, work, team)
-    if team.is_main:
-        _assemble(config, model, images, sides, count, work).save(out, config.dtype)
-        shutil.rmtree(work, ignore_errors=True)
+    with working(out) if team.is_main else nullcontext(unfinished(out)) as work:
+        _begin(work, _plan(config, images, sides, count), team)
+        views = Views(config, backbone, model, sides, team.device)
+        rate = _run_chunks(config, views, read, count, work, team)
+        if team.is_main:
+            _assemble(config, model, images, sides, count, work).save(out, config.dtype)
     team.barrier()
     mirrored = 2 if config.flip_average else 1
     flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
@@ -86,10 +88,12 @@ def extract(config: ExtractConfig, out: str | Path, team: Team) -> Extraction:
     return Extraction(out, count, rate, rate * flops / 1e12)
 
 
-def run_extraction(config: ExtractConfig, output: Path, *, device: str | None = None) -> Extraction | None:
+def run_extraction(
+    config: ExtractConfig, output: Path, *, device: str | None = None, trust: Trust = ()
+) -> Extraction | None:
     """Extraction to a new bank; what was done on the main process, None on others."""
     with join(device) as team:
-        done = extract(config, output, team)
+        done = extract(config, output, team, trust=trust)
         return done if team.is_main else None
 
 
@@ -181,9 +185,8 @@ def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: 
 def _begin(work: Path, plan: dict[str, Any], team: Team) -> None:
     if team.is_main:
         file = work / "plan.json"
-        if work.exists() and not (file.is_file() and read_json(file) == json.loads(json.dumps(plan))):
-            shutil.rmtree(work)
-        work.mkdir(parents=True, exist_ok=True)
+        if not (file.is_file() and read_json(file) == json.loads(json.dumps(plan))):
+            empty(work)
         write_json(file, plan)
     team.barrier()
 

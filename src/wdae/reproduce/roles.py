@@ -20,13 +20,21 @@ from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.plan import parse_changes
 from wdae.runs.run import Run
 from wdae.stage1.config import Stage1Config
-from wdae.stage1.model_file import CARD, WEIGHTS
+from wdae.stage1.model_file import CARD, WEIGHTS, Stage1Manifest
 from wdae.stage1.run import run_pretraining
 from wdae.stage1.train import LAST, MODEL
+from wdae.storage import manifest as manifests
 from wdae.storage.files import sha256
-from wdae.storage.records import read_json, write_json
+from wdae.storage.records import Info, Record, read_number, read_record, write_json
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
+
+
+class _Made(Record):
+    """What a bank was made from, and how long that took."""
+
+    made_from: Info
+    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -108,15 +116,15 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
         _extract(benchmark, recipe, model, folder)
         seconds["extraction"] = time.perf_counter() - began
         write_json(notes, {"made_from": made_from, "seconds": seconds})
-    made = read_json(notes) if notes.is_file() else {}
-    if made.get("made_from", made_from) != made_from:
+    made = read_record(_Made, notes) if notes.is_file() else _Made(made_from=made_from, seconds={})
+    if made.made_from != made_from:
         raise RunError(
             f"the features for {role} in {folder} were made with other settings of stage 1 or extraction; "
             f"give those again, another folder with -o, or remove {folder} to make them anew"
         )
     bank = FeatureBank.open(folder)
     _check(bank, role, str(folder))
-    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.get("seconds", {}))
+    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.seconds)
 
 
 def _made_from(
@@ -165,7 +173,7 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
             f"stage 1 ({role}) was begun in {folder} with another recipe; give the settings it began with, "
             f"another folder with -o, or remove {folder} to train it again"
         )
-    before = float(read_json(clock)) if clock.is_file() else 0.0
+    before = read_number(clock)
     if (folder / MODEL).is_dir():
         return folder / MODEL, before
     began = time.perf_counter()
@@ -182,7 +190,7 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
 def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")
-    trained = read_json(model / CARD)["recipe"]["data"] if (model / CARD).is_file() else {}
+    streamed = (model / CARD).is_file() and manifests.read(Stage1Manifest, model).recipe.data.stream
     config = ExtractConfig(
         data=recipe.data,
         layout=benchmark.name,
@@ -191,7 +199,7 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
         sizes=recipe.sizes,
         crops=recipe.crops,
         allow_missing=recipe.allow_missing,
-        stream=trained.get("stream", False),
+        stream=streamed,
     )
     run_extraction(config, folder, device=_device(recipe))
 

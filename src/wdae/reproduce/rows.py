@@ -25,7 +25,7 @@ from wdae.runs.progress import progress
 from wdae.runs.run import Run
 from wdae.runtime.device import pick_device, pick_dtype
 from wdae.stage2.run import MODEL, train_method
-from wdae.storage.records import read_json, write_json
+from wdae.storage.records import Count, Record, Text, read_json, read_number, read_record, write_json
 
 # Settings are written first, the record last: a row that has one is finished.
 SETTINGS, RECORD, CLOCK = "settings.json", "row.json", "clock.json"
@@ -52,10 +52,25 @@ class Measured:
         return Details.load(path) if path.is_file() else None
 
 
+class _RowRecord(Record):
+    """``row.json``: what a finished row cost and was set to."""
+
+    row: Text
+    role: Text
+    training_seconds: float
+    measuring_seconds: float
+    parameters: Count
+    step_origin: Text | None = None
+    balanced: bool = False
+    steps: dict[int, float] | None = None
+
+
 def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
     """Run a row in its folder, or read it where an earlier call has finished it."""
     refuse_other_settings(folder, plan)
-    record = read_json(folder / RECORD) if (folder / RECORD).is_file() else None
+    record = None
+    if (folder / RECORD).is_file():
+        record = read_record(_RowRecord, folder / RECORD).model_dump(mode="json", exclude_unset=True)
     if record is None:
         device = pick_device(plan.options.device)
         method = _trained(folder, plan, bank, device)
@@ -155,7 +170,7 @@ def _details_file(folder: Path, n_shot: int) -> Path:
 
 def _clock(folder: Path) -> float:
     """Seconds of training so far."""
-    return float(read_json(folder / CLOCK)) if (folder / CLOCK).is_file() else 0.0
+    return read_number(folder / CLOCK)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

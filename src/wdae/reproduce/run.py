@@ -29,7 +29,7 @@ from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
 from wdae.runs.run import RECIPE, Run, exclusively
 from wdae.runtime.device import pick_device
 from wdae.storage.files import write_text
-from wdae.storage.records import read_json, write_json
+from wdae.storage.records import read_json, read_number, write_json
 
 RESULTS, PAGE, BENCHMARK = "results.json", "results.md", "benchmark.json"
 
@@ -216,6 +216,6 @@ def command(benchmark: Benchmark, recipe: ReproduceRecipe) -> str:
 def _seconds(run: Run, now: float) -> float:
     """Time of all calls that added to the run together."""
     path = run.path / "seconds.json"
-    total = now + (float(read_json(path)) if path.is_file() else 0.0)
+    total = now + read_number(path)
     write_json(path, total)
     return total

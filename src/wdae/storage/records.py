@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -53,7 +54,7 @@ class Record(BaseModel):
 R = TypeVar("R", bound=BaseModel)
 
 
-def parse(data: bytes, name: str | Path, *, nan: bool = False) -> Any:
+def parse(data: bytes, name: str | Path, *, nan: bool = False, max_values: int = MAX_VALUES) -> Any:
     """The value of a JSON text. Too long, too deep, a key given twice or (without ``nan``) NaN is refused.
 
     >>> parse(b'{"a": 1, "a": 2}', "x.json")
@@ -61,10 +62,8 @@ def parse(data: bytes, name: str | Path, *, nan: bool = False) -> Any:
     ...
     wdae.errors.StorageError: x.json is truncated or altered: not valid JSON (key 'a' is given twice)
     """
-    if len(data) > MAX_BYTES:
-        raise StorageError(f"{name} has {len(data)} bytes; at most {MAX_BYTES} are read")
-    if data.count(b",") > MAX_VALUES:
-        raise StorageError(f"{name} holds more than {MAX_VALUES} values; no file of wdae does")
+    if data.count(b",") > max_values:
+        raise StorageError(f"{name} holds more than {max_values} values; more are not read")
     try:
         constant = float if nan else _no_constant
         value = json.loads(
@@ -98,9 +97,17 @@ def read_record(kind: type[R], path: str | Path) -> R:
     return validate(kind, read_bytes(path, MAX_BYTES), path)
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Any:
     """The value in the JSON file ``path``."""
-    return parse(read_bytes(path, MAX_BYTES), path)
+    return parse(read_bytes(path, max_bytes), path, max_values=max_values)
+
+
+def read_number(path: Path) -> float:
+    """The number in a JSON file, such as seconds so far; 0 where there is no file."""
+    value = read_json(path) if os.path.lexists(path) else 0.0
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > 1e15:
+        raise StorageError(f"{path} is altered: it holds {shown(value)}, not a number")
+    return float(value)
 
 
 def write_json(path: str | Path, value: Any) -> None:
