@@ -216,7 +216,7 @@ def _lines(path: Path) -> Arrays:
 
 
 def _json(path: Path) -> Arrays:
-    value = read_json(path, max_bytes=2**28, max_values=2**24)
+    value = read_json(path, max_bytes=2**28, max_values=2**24, follow=True)
     named = value if isinstance(value, dict) else {"": value}
     _check_count(len(named))
     return {name: _listed(name, rows) for name, rows in named.items()}
@@ -247,9 +247,14 @@ def _column(words: list[str]) -> Array:
 def _words(words: list[Any]) -> Array:
     """A column of text. The longest word decides how much memory every row takes, so it is bounded."""
     for word in words:
-        if not isinstance(word, str) or len(word) > MAX_LETTERS:
+        if not isinstance(word, str) or len(word) > MAX_LETTERS or not _is_text(word):
             raise ValueError(f"{_short(word)} is not a name of at most {MAX_LETTERS} letters")
     return np.array(words, dtype=np.str_)
+
+
+def _is_text(word: str) -> bool:
+    """Half a pair of surrogates, which JSON can hold, is no letter."""
+    return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def _check_kind(name: str, dtype: np.dtype[Any], ndim: int) -> None:

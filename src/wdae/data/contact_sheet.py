@@ -11,6 +11,7 @@ from wdae.data.decode import fit
 from wdae.data.image_set import ImageSet
 from wdae.errors import DataError
 from wdae.parts import Part
+from wdae.printing import printable
 from wdae.storage.files import atomic_file
 
 _TILE, _GAP, _NAME_WIDTH = 72, 4, 190
@@ -40,7 +41,7 @@ def contact_sheet(
     font = ImageFont.load_default(12)
     rows = image_set.rows(part)
     title = f"{image_set.name} · {part.value} · {len(classes)} classes · {len(rows)} pictures"
-    draw.text((_GAP, _GAP), title, "black", font)
+    draw.text((_GAP, _GAP), printable(title), "black", font)
     for line, label in enumerate(shown):
         top = pitch // 2 + line * pitch
         members = rows[image_set.labels[rows] == label]
@@ -64,6 +65,7 @@ def contact_sheet(
 def _shortened(
     name: str, draw: ImageDraw.ImageDraw, font: ImageFont.ImageFont | ImageFont.FreeTypeFont
 ) -> str:
+    name = printable(name)[:200]  # longer ones would be measured for minutes
     if draw.textlength(name, font) <= _NAME_WIDTH - 2 * _GAP:
         return name
     while name and draw.textlength(name + "…", font) > _NAME_WIDTH - 2 * _GAP:

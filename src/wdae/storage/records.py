@@ -94,12 +94,14 @@ def construct(kind: type[R], data: bytes | str, name: str | Path) -> R:
 
 def read_record(kind: type[R], path: str | Path) -> R:
     """The record in the JSON file ``path``."""
-    return validate(kind, read_bytes(path, MAX_BYTES), path)
+    return validate(kind, read_bytes(path, MAX_BYTES, follow=False), path)
 
 
-def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Any:
-    """The value in the JSON file ``path``."""
-    return parse(read_bytes(path, max_bytes), path, max_values=max_values)
+def read_json(
+    path: str | Path, *, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES, follow: bool = False
+) -> Any:
+    """The value in the JSON file ``path``, which is no link unless ``follow``."""
+    return parse(read_bytes(path, max_bytes, follow=follow), path, max_values=max_values)
 
 
 def read_number(path: Path) -> float:
