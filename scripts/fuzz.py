@@ -842,6 +842,7 @@ def _warm_up(made: Path) -> None:
     import h5py  # noqa: F401
     import matplotlib.pyplot as plt
     import torch
+    import torch._dynamo  # interrupted half-way, its import could not be done again
 
     import wdae.classifier
     import wdae.cli.recipe
