@@ -189,7 +189,7 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     assert f"{100 * gnn['mean']:.2f} ± {100 * gnn['ci95']:.2f}" in page
     for path in (tmp_path / "images").iterdir():
         assert f"(images/{path.name})" in page
-    assert len(list((tmp_path / "images").iterdir())) == 3
+    assert len(list((tmp_path / "images").glob("mini-imagenet-*.png"))) == 3
 
 
 def test_finished_rows_are_not_run_again_and_new_ones_are_added(finished: Path, tmp_path: Path) -> None:
