@@ -140,6 +140,9 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
                     groups[int(index)][rest] = tensor.to(now.device, copy=True)
                 else:
                     groups[int(index)][rest] = tuple(tensor.tolist()) if tensor.ndim else tensor.item()
+        kinds = {frozenset(values) for values in state.values()}
+        if len(kinds) > 1 or len(state) not in (0, len(shapes)):
+            raise ValueError("its buffers are not those of its parameters")
         optimiser.load_state_dict({"state": state, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(f"the checkpoint's optimiser is altered: {error!r}") from error
