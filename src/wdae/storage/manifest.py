@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -194,7 +194,7 @@ def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) 
         raise StorageError("; ".join(found))
 
 
-def open_listed(folder: str | Path, name: str, entry: FileEntry) -> BinaryIO:
+def open_listed(folder: str | Path, name: str, entry: FileEntry) -> BufferedReader:
     """Open a listed file for reading: regular, no link, of the size that the manifest says."""
     path = Path(folder) / name
     if not os.path.lexists(path):
@@ -227,14 +227,11 @@ def read_tensors(
         return tensors_in(file, path)[0]
 
 
-def _check_digest(file: BinaryIO, listed: FileEntry, path: Path) -> None:
+def _check_digest(file: BufferedReader, listed: FileEntry, path: Path) -> None:
     if not verifying():
         return
-    if listed.bytes:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            digest = hashlib.sha256(data).hexdigest()
-    else:
-        digest = hashlib.sha256().hexdigest()
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
     if digest != listed.sha256:
         raise StorageError(f"{path} is altered: its checksum does not match; copy it again")
 
