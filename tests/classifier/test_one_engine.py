@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.bank.embedded import embedded_bank
 from wdae.classifier import LearnConfig, learn, load, save
-from wdae.classifier.learning import as_recipe, fitted
+from wdae.classifier.learning import as_recipe, fitted, held_out_parts
 from wdae.episodes import take_rows
 from wdae.methods import WDAE, InitialEstimate, Method
 from wdae.methods.base import Support, base_classes
@@ -104,3 +105,15 @@ def test_a_run_is_taught_with(bank: FeatureBank, tmp_path: Path, balance: str) -
         model = learn(bank, LearnConfig(), **option)
         model.add({f"new {c}": rows for c, rows in enumerate(given)})
         torch.testing.assert_close(model.scores(queries), wanted, atol=1e-5, rtol=0)
+
+
+def test_few_images_leave_the_features_as_they_are() -> None:
+    """Base weights learned anew from 20 images a class lose more than a space of its own wins."""
+    train = embedded_bank().select(Part.BASE_TRAIN)
+    labels = torch.arange(15).repeat_interleave(20)
+    features = torch.cat([train.of_class(c)[:20] for c in range(15)])
+    bank = FeatureBank.build(features, labels, train.names[:15], held_out_parts(labels, 0.2, 0))
+    short = {"training.steps": 1, "training.validation_episodes": 20, "evaluation.step_episodes": 20}
+    assert learn(bank, recipe=short).base.info["recipe"]["space"]["refit_steps"] == 0
+    given = learn(bank, recipe={**short, "space.power": 0.5, "space.centre": 0.0})
+    assert given.base.info["recipe"]["space"]["refit_steps"] == 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +32,9 @@ from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runtime.randomness import derive_seed
-from wdae.stage2.config import MetaRecipe
+from wdae.stage2.config import MetaRecipe, SpaceConfig
 from wdae.stage2.run import MODEL, fit_method
-from wdae.stage2.space import in_space, with_base_weights
+from wdae.stage2.space import find_space, in_space, with_base_weights
 from wdae.stage2.state import steps_done
 
 FEWEST_CLASSES = 10
@@ -64,8 +65,9 @@ def learn_from_bank(
 
     The model teaches with a method: one that was trained before, or one that is trained here as ``wdae
     train`` does, on pseudo-novel classes: the bank's validation classes or, where it has none, a fifth of its
-    base classes. Too few classes for a denoiser leave the initial estimate, balanced. Novel classes of the
-    bank are never looked at.
+    base classes. Where these are recognised no better in a space of its own, features stay as they are. Too
+    few classes for a denoiser leave the initial estimate, balanced. Novel classes of the bank are never
+    looked at.
 
     Args:
         bank: with base-train images; base weights are learned where it has none.
@@ -97,6 +99,8 @@ def learn_from_bank(
         facts["denoiser"] = f"{found.name}, trained before"
     elif method is None and (reason := _too_few(bank, played := _training_bank(bank, config))) is None:
         asked = fitted(as_recipe(recipe, config.seed), played)
+        if (recipe is None or isinstance(recipe, Mapping)) and not _space_pays(asked, played):
+            asked = asked.model_copy(update={"space": SpaceConfig()})
         found = _trained(asked, played, checkpoint, show_progress)
         if found.space is not None and played.n_base != bank.n_base:
             found.space = with_base_weights(found.space, bank, asked.space.refit_steps, seed)
@@ -196,6 +200,25 @@ def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
         f"none: {several} base classes with 2 images or more to learn from; {needed} are needed. Added"
         " classes keep their initial estimate"
     )
+
+
+def _space_pays(recipe: MetaRecipe, bank: FeatureBank) -> bool:
+    """Whether initial estimates are better, by half a standard error, in a space that a recipe leaves open.
+
+    Base weights are learned anew there: from few images they are worse than those at hand.
+    """
+    is_open = None in (recipe.space.power, recipe.space.centre) and bank.has(Part.BASE_HELD_OUT)
+    space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space")) if is_open else None
+    if space is None:
+        return True
+
+    def accuracy(some: FeatureBank) -> float:
+        trials = tune(InitialEstimate(), some, (1, 5), n_episodes=_ESTIMATE_EPISODES).trials.values()
+        return sum(trial[0.0].all for trial in trials) / len(trials)
+
+    plain = accuracy(bank)
+    error = math.sqrt(plain * (1 - plain) / sum(bank.counts(Part.VALIDATION)))
+    return accuracy(in_space(bank, space)) > plain + error / 2
 
 
 def _trained(recipe: MetaRecipe, bank: FeatureBank, checkpoint: Path | None, show: bool) -> WDAE:
