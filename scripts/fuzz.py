@@ -122,8 +122,9 @@ def mutate_file(path: Path, draw: random.Random) -> None:
     """Mutate a file by its kind."""
     data = path.read_bytes()
     if path.suffix == ".safetensors" and b'"state"' in data[:100_000] and draw.random() < 0.7:
-        mutate_checkpoint(path, draw)
-        return
+        with contextlib.suppress(Exception):  # mutated before, and no checkpoint any more
+            mutate_checkpoint(path, draw)
+            return
     if path.suffix in (".json", ".jsonl", ".safetensors") and draw.random() < 0.8:
         with contextlib.suppress(ValueError, RecursionError):
             if path.suffix == ".safetensors":
@@ -312,6 +313,7 @@ def make_artefacts(place: Path) -> None:
         folder.mkdir()
         content = {"image_data": pictures, "class_dict": {"n01": [0, 1, 2], "n02": [3, 4, 5]}}
         (folder / "mini-imagenet-cache-train.pkl").write_bytes(pickle.dumps(content, protocol))
+    shutil.copytree(FIXTURES / "models" / "none", place / "model")  # commands may change it
     lists = place / "list"
     lists.mkdir()
     for i, pixels in enumerate(pictures):
@@ -506,7 +508,7 @@ def command_line(made: Path, draw: random.Random) -> Words:
             "-",
             "embedded",
         ),
-        *(f"{made / 'a.npz'}", f"{made / 'p.png'}", f"{FIXTURES / 'models' / 'none'}", f"{made}"),
+        *(f"{made / 'a.npz'}", f"{made / 'p.png'}", "model", f"{made}"),
     ]
     options = [
         *(
@@ -559,7 +561,7 @@ def command_line(made: Path, draw: random.Random) -> Words:
         value = draw.choice(values)
         words += [[option], [option, value], [f"{option}={value}"], [value]][style]
     if name in ("demo", "train", "compare", "reproduce", "pretrain", "learn", "extract", "evaluate"):
-        words.append("--no-such-option")  # or some of them would go to work
+        words += ["--no-such-option"] * 2  # or some of them would go to work
     return words
 
 
@@ -580,6 +582,7 @@ def run_case(kind: str, number: int, seed: int, place: Path, made: Path) -> None
     (work / "evil_mod.py").write_text(f"import pathlib\npathlib.Path({str(place / CANARY)!r}).touch()\n")
     os.chdir(work)
     if kind == COMMAND_LINE:
+        shutil.copytree(made / "model", work / "model")
         commands: list[Any] = [command_line(made, draw)]
     else:
         origin = draw.choice(list(KINDS[kind].artefacts(made)))

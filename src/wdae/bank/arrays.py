@@ -203,7 +203,10 @@ def _hdf5_array(name: str, item: Any, path: Path) -> Array:
     # Text of any length: each of many rows may point to the same long one, so rows are read a few at a time.
     if item.ndim > 1:
         raise ValueError(f"{_short(name)} is text of shape {list(item.shape)}; give one axis")
-    step = max(1, UNPACKED_BYTES // max(1, path.stat().st_size))
+    size = max(1, path.stat().st_size)
+    if item.size > size:
+        raise ValueError(f"{_short(name)} has {item.size} rows of text, the file {size} bytes")
+    step = max(1, UNPACKED_BYTES // size)
     rows = item[()].reshape(1) if item.ndim == 0 else None
     words = rows.tolist() if rows is not None else []
     for start in range(0, item.size if rows is None else 0, step):

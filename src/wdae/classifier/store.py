@@ -25,7 +25,7 @@ from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import StorageError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.saved import load_method, save_method
+from wdae.methods.saved import CalibrationRecord, DenoiserRecord, load_method, save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
@@ -68,12 +68,21 @@ class ExampleFile(Record):
     sources: tuple[Text, ...]
 
 
+class DenoiserOfVersion1(Record):
+    """The settings of a denoiser as version 1 had them in the manifest."""
+
+    network: DenoiserRecord
+    steps: dict[str, float]
+    neighbours: Size
+    inverse_temperature: float
+
+
 class MethodOfVersion1(Record):
     """The settings of a method as version 1 had them in the manifest."""
 
-    calibration: dict[str, Any]
+    calibration: CalibrationRecord
     refine_base: bool
-    denoiser: dict[str, Any] | None
+    denoiser: DenoiserOfVersion1 | None
 
 
 class ModelManifest(Manifest):
@@ -332,19 +341,21 @@ def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest)
 def _base_of_version_1(tensors: dict[str, Tensor], manifest: ModelManifest) -> BaseKnowledge:
     old = manifest.version_1
     assert old is not None
-    balance = Calibration.from_json(old.calibration)
+    balance = Calibration.from_json(old.calibration.model_dump(mode="json"))
     card, method = old.denoiser, InitialEstimate(balance)
     if card is None:
         return _base(tensors, method, manifest)
-    denoiser, start = Denoiser(**card["network"]), "denoiser/"
+    if card.network.dim * card.network.hidden > sum(tensor.numel() for tensor in tensors.values()):
+        raise ValueError(f"a denoiser of {card.network.dim} × {card.network.hidden}, and too few values")
+    denoiser, start = Denoiser(**card.network.model_dump()), "denoiser/"
     denoiser.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
-    steps = {int(k): float(v) for k, v in card["steps"].items()}
+    steps = {int(k): float(v) for k, v in card.steps.items()}
     refined = WDAE(
         denoiser.eval(),
         None,
         steps,
-        n_neighbours=card["neighbours"],
-        inverse_temperature=card["inverse_temperature"],
+        n_neighbours=card.neighbours,
+        inverse_temperature=card.inverse_temperature,
         balance=balance,
         refine_base=old.refine_base,
     )

@@ -15,7 +15,8 @@ from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.evaluation.text_table import TextTable
 from wdae.runs.run import RECIPE, Run
-from wdae.storage.files import write_text
+from wdae.storage.files import read_bytes, write_text
+from wdae.storage.records import MAX_BYTES
 
 _CAPTIONS = {
     "training": "Training: every logged value, and its running mean where there are many.",
@@ -50,11 +51,15 @@ def write_report(run: Run, *, heading: str | None = None, baseline: str | None =
         *_results(table, baseline),
         *_figures(run.plots, notes),
         "<h2>How it was made</h2>",
-        _details("Recipe", f"<pre>{escape((run.path / RECIPE).read_text(encoding='utf-8'))}</pre>"),
+        _details("Recipe", f"<pre>{escape(_text(run.path / RECIPE))}</pre>"),
         _details("Environment", _environment(record)),
     ]
     write_text(run.report, _page(heading or run.path.resolve().name, body))
     return run.report
+
+
+def _text(path: Path) -> str:
+    return read_bytes(path, MAX_BYTES, follow=False).decode("utf-8", "replace")
 
 
 def _page(name: str, body: Iterable[str]) -> str:

@@ -29,7 +29,9 @@ _CENTRE, _WEIGHTS = "space.centre", "space.weights"
 _LARGEST = 10_000  # of any number among a method's options
 
 
-class _Calibration(Record):
+class CalibrationRecord(Record):
+    """A calibration on disk."""
+
     gain: float
     slopes: dict[int, float]
     offsets: dict[int, float]
@@ -38,7 +40,9 @@ class _Calibration(Record):
     novel_share: float
 
 
-class _Denoiser(Record):
+class DenoiserRecord(Record):
+    """The sizes of a denoiser on disk."""
+
     dim: Size
     hidden: Size
     n_layers: Annotated[int, Field(ge=1, le=64)]
@@ -56,13 +60,13 @@ class _WdaeState(Record):
 
     kind: Literal["wdae"]
     name: Text
-    denoiser: _Denoiser
+    denoiser: DenoiserRecord
     scale: float | None
     steps: tuple[tuple[int, float], ...]
     n_steps: Annotated[int, Field(ge=0, le=1_000)]
     n_neighbours: Annotated[int, Field(ge=1, le=MAX_CLASSES)]
     inverse_temperature: float
-    balance: _Calibration | None = None
+    balance: CalibrationRecord | None = None
     refine_base: bool = True
     space: _Space | None = None
 
@@ -72,7 +76,7 @@ class _EstimateState(Record):
 
     kind: Literal["initial-estimate"]
     name: Text
-    balance: _Calibration
+    balance: CalibrationRecord
 
 
 class _LearnedState(Record):

@@ -184,10 +184,10 @@ def text_lines(path: str | Path) -> Iterator[str]:
             yield line
 
 
-def sha256(path: str | Path) -> str:
+def sha256(path: str | Path, *, follow: bool = True) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow=follow) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _cannot_read(Path(path), error) from error

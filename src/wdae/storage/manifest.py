@@ -177,7 +177,7 @@ def verifying() -> bool:
 
 def entry(path: str | Path) -> dict[str, Any]:
     """What a manifest says of the file ``path``."""
-    return {"bytes": Path(path).stat().st_size, "sha256": sha256(path)}
+    return {"bytes": Path(path).stat().st_size, "sha256": sha256(path, follow=False)}
 
 
 def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) -> None:
