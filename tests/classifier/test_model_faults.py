@@ -16,6 +16,7 @@ from wdae.classifier.store import ModelManifest
 from wdae.cli.main import main
 from wdae.errors import ModelError, StorageError
 from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 BASE = ["red", "green", "blue", "yellow", "violet", "grey"]
 
@@ -248,3 +249,31 @@ def test_a_single_class_can_be_learned_and_added_to() -> None:
     model = Model(learn(bank, LearnConfig()).base)
     model.add({"b": -torch.ones(1, 4)})
     assert model.names[int(model.scores(-torch.ones(1, 4)).argmax())] == "b"
+
+
+def test_what_is_no_method_is_refused_before_any_work(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paint(tmp_path / "base", BASE, 4)
+    for method in ("lwof-attention", str(learned)):
+        status, output = run(
+            capsys,
+            "learn",
+            tmp_path / "base",
+            "-o",
+            tmp_path / "m",
+            "--backbone",
+            "embedded",
+            "--method",
+            method,
+        )
+        assert status == 2 and "holds no trained method" in output and "initial-estimate" in output
+        assert not list(tmp_path.glob(".m*"))
+
+
+def test_a_misspelt_backbone_and_a_bank_to_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paint(tmp_path / "base", BASE, 4)
+    status, output = run(capsys, "learn", tmp_path / "base", "-o", tmp_path / "m", "--backbone", "embeded")
+    assert status == 2 and "did you mean 'embedded'" in output
+    with pytest.raises(ModelError, match=r"bank\.save"):
+        save(synthetic_bank(4, 0, 2, 6, 4), tmp_path / "bank")  # type: ignore[arg-type]

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from wdae.config import Config, Field, recipe_file
-from wdae.errors import RunError, StorageError
+from wdae.errors import ModelError, RunError, StorageError
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.records import Record, Text, construct, read_json, read_record, write_json
 from wdae.storage.trust import refuse_untrusted
 from wdae.storage.unfinished import empty, working
 
-ASKED = "asked.json"
+ASKED, METHOD = "asked.json", "model.safetensors"
 
 
 class LearnConfig(Config):
@@ -71,6 +71,16 @@ class LearnJob(Config):
 def best_recipe() -> Path:
     """The recipe used by default: wDAE-GNN+."""
     return recipe_file("mini-imagenet/wdae-gnn-plus")
+
+
+def check_method(method: str | None) -> None:
+    """Refuse, before any work, what is no trained method as far as its files go."""
+    path = Path(method or "")
+    if method not in (None, "initial-estimate") and not (path.is_file() or (path / METHOD).is_file()):
+        raise ModelError(
+            f"{method} holds no trained method; give a run folder of wdae train, its {METHOD},"
+            " or initial-estimate"
+        )
 
 
 class _Source(Record):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.bank.embedded import ASSETS
-from wdae.errors import DataError, ModelError
+from wdae.errors import DataError, ModelError, nearest
 from wdae.storage.trust import Trust
 
 if TYPE_CHECKING:
@@ -222,6 +222,11 @@ def load_backbone(
         )
     if ":" not in name and (path.exists() or "/" in name):
         raise ModelError(f"{name} holds no backbone; give a folder with model.safetensors and model.json")
+    if ":" not in name:
+        raise ModelError(
+            f"unknown backbone {name!r}{nearest(name, [EMBEDDED, *backbones.names()])} (or give timm:NAME,"
+            " pkg.module:factory, or a folder of wdae pretrain)"
+        )
     built = backbones.build(name, **dict(options or {}))
     return PictureBackbone.of(built, name, options or {})
 

@@ -22,7 +22,7 @@ from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
-from wdae.errors import StorageError
+from wdae.errors import ModelError, StorageError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.saved import CalibrationRecord, DenoiserRecord, load_method, save_method
@@ -134,6 +134,10 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> None:
     >>> sorted(file.name for file in folder.iterdir())
     ['base.safetensors', 'method.safetensors', 'model.json']
     """
+    if not isinstance(model, Model):
+        raise ModelError(
+            f"only a model is saved here, got a {type(model).__name__}; a bank has bank.save(path)"
+        )
     if is_model(path):
         _save_again(model, Path(path))
         return

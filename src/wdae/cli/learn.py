@@ -14,7 +14,7 @@ from wdae.printing import warn
 from wdae.stage2.config import MetaRecipe
 
 
-@recipe_command(MetaRecipe, default=best_recipe)
+@recipe_command(MetaRecipe, default=best_recipe, without=("method", "options"))
 def learn(
     recipe: MetaRecipe | None,
     source: Path | None = None,
@@ -75,7 +75,7 @@ def learn(
     resume
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
-    from wdae.classifier.learn_job import LearnJob, job_folder
+    from wdae.classifier.learn_job import LearnJob, check_method, job_folder
     from wdae.classifier.sources import run_job
     from wdae.classifier.store import save
     from wdae.classifier.summary import print_summary, summary
@@ -85,6 +85,7 @@ def learn(
 
     if method is not None and recipe is not None:
         raise RecipeError("--method is trained already; leave --recipe and its keys out, or --method")
+    check_method(method)
     options = {
         "source": None if source is None else source.absolute(),
         "method": method,

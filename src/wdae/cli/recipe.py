@@ -40,16 +40,16 @@ _LISTS = (list, tuple, set, frozenset)
 
 
 def recipe_command(
-    config: type[T], *, default: Callable[[], Path] | None = None
+    config: type[T], *, default: Callable[[], Path] | None = None, without: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Turn a function whose first argument is a recipe into a command with an option for each of its keys.
 
     With a ``default`` file, that is what keys override where no ``--recipe`` is given; where nothing is given
-    at all, the function gets None.
+    at all, the function gets None. Keys ``without`` meaning for the command are left out.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = {f"key_{i}": key for i, key in enumerate(describe(config))}
+        names = {f"key_{i}": key for i, key in enumerate(describe(config)) if key.name not in without}
         by_name = {key.name: key for key in names.values()}
         former = {f"former_{old}": (old, by_name[new]) for old, new in config.former.items()}
 
