@@ -276,4 +276,4 @@ def test_a_misspelt_backbone_and_a_bank_to_save(tmp_path: Path, capsys: pytest.C
     status, output = run(capsys, "learn", tmp_path / "base", "-o", tmp_path / "m", "--backbone", "embeded")
     assert status == 2 and "did you mean 'embedded'" in output
     with pytest.raises(ModelError, match=r"bank\.save"):
-        save(synthetic_bank(4, 0, 2, 6, 4), tmp_path / "bank")  # type: ignore[arg-type]
+        save(synthetic_bank(4, 0, 2, 6, 4, held_out_per_class=2), tmp_path / "bank")  # type: ignore[arg-type]
