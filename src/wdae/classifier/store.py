@@ -72,7 +72,7 @@ class DenoiserOfVersion1(Record):
     """The settings of a denoiser as version 1 had them in the manifest."""
 
     network: DenoiserRecord
-    steps: dict[str, float]
+    steps: dict[Size, float]
     neighbours: Size
     inverse_temperature: float
 
@@ -353,7 +353,7 @@ def _base_of_version_1(tensors: dict[str, Tensor], manifest: ModelManifest) -> B
         raise ValueError(f"a denoiser of {card.network.dim} × {card.network.hidden}, and too few values")
     denoiser, start = Denoiser(**card.network.model_dump()), "denoiser/"
     denoiser.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
-    steps = {int(k): float(v) for k, v in card.steps.items()}
+    steps = dict(card.steps)
     refined = WDAE(
         denoiser.eval(),
         None,

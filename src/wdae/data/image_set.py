@@ -130,8 +130,8 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
     >>> hold_out(images, per_class=1, seed=0).counts(Part.BASE_HELD_OUT).tolist()
     [1, 1]
     """
-    if per_class < 0:
-        raise DataError(f"cannot hold out {per_class} pictures a class; give 0 or more")
+    if per_class < 0 or seed < 0:
+        raise DataError(f"cannot hold out {per_class} pictures a class with seed {seed}; give 0 or more")
     counts = image_set.counts(Part.BASE_TRAIN)
     short = [
         f"{image_set.class_names[label]!r} has {counts[label]}"

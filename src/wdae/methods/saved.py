@@ -33,11 +33,11 @@ class CalibrationRecord(Record):
     """A calibration on disk."""
 
     gain: float
-    slopes: dict[int, float]
-    offsets: dict[int, float]
+    slopes: dict[Size, float]
+    offsets: dict[Size, float]
     familiarity: tuple[float, ...]
     figures: Info
-    novel_share: float
+    novel_share: Annotated[float, Field(gt=0, lt=1)]
 
 
 class DenoiserRecord(Record):
