@@ -41,7 +41,6 @@ from wdae.runtime.randomness import derive_seed
 SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 _FARTHEST = 50.0  # offsets looked at
 _RECOGNISED = 0.98  # accuracy from which on it cannot choose a slope
-_COUNTED = 1000  # pseudo-novel images from which on it can: of fewer it is off by more than slopes differ
 _MEASURED = (1, 2, 5)  # numbers of shots whose calibration error is measured
 _MEASURED_EPISODES = 120
 
@@ -78,8 +77,7 @@ def tune(
 
     The offset of novel scores is the likeliest one; ε follows ``rule`` and costs base accuracy at most
     ``base_drop_limit``, or is as given in ``steps``; the slope is that of highest accuracy among base and
-    novel classes or, with few images, the likeliest one. ``images`` is that of
-    :func:`wdae.calibration.pseudo_novel.splits`.
+    novel classes. ``images`` is that of :func:`wdae.calibration.pseudo_novel.splits`.
     """
     device = torch.device(device)
     found = splits(bank, where, device, images)
@@ -110,30 +108,25 @@ def tune(
         raise EpisodeError(f"no class has images to play novel with any of {list(shots)} shots and a query")
     if steps is None:
         steps = choose(trials, rule, chosen_for, base_drop_limit)
-    pairs = {k: _at_nearest(trials[k], step_for(k, steps), _n_images(found)) for k in trials}
+    pairs = {k: _at_nearest(trials[k], step_for(k, steps)) for k in trials}
     slopes, offsets = ({k: pair[i] for k, pair in pairs.items()} for i in (0, 1))
     return Tuned(dict(steps), Calibration(gain, slopes, offsets, novel_share=novel_share), trials)
 
 
-def _at_nearest(trials: Mapping[float, Trial], step: float, n_images: int) -> tuple[float, float]:
+def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, float]:
     """Slope and offset at the nearest ε that was tried; with ε they change slowly."""
-    return fit_balance(trials[min(trials, key=lambda s: abs(s - step))].scores, n_images)
+    return fit_balance(trials[min(trials, key=lambda s: abs(s - step))].scores)
 
 
-def _n_images(found: Sequence[Split]) -> int:
-    """Pseudo-novel images, each counted once however many episodes draw it."""
-    return sum(int(split.pool.counts.sum()) for split in found)
-
-
-def fit_balance(scores: QueryScores, n_images: int) -> tuple[float, float]:
+def fit_balance(scores: QueryScores) -> tuple[float, float]:
     """Slope of highest accuracy among base and novel classes, each with its likeliest offset.
 
-    Where queries are drawn from few pseudo-novel images, or nearly all are recognised with any slope,
-    accuracy cannot choose: both are then the likeliest, with a weak prior that keeps them finite.
+    Where nearly all queries are recognised with any slope, as with few classes, accuracy cannot choose: both
+    are then the likeliest, with a weak prior that keeps them finite.
     """
     offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
     accuracy = {slope: scores.accuracy(slope, offset) for slope, offset in offsets.items()}
-    if n_images >= _COUNTED and min(accuracy.values()) < _RECOGNISED:
+    if min(accuracy.values()) < _RECOGNISED:
         best = max(SLOPES, key=accuracy.__getitem__)
         return best, offsets[best]
     log_slope = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -231,8 +224,7 @@ def _novel_figures(
         return {}
     pair = [one[step][0] for one in found]
     before = [_error(scores, 1.0, 0.0) for scores in pair]
-    n = sum(_n_images(part) for part in parts)
-    after = [_error(theirs, *fit_balance(mine, n)) for mine, theirs in zip(pair, pair[::-1], strict=True)]
+    after = [_error(theirs, *fit_balance(mine)) for mine, theirs in zip(pair, pair[::-1], strict=True)]
     return {f"ece_added_{n_shot}_before": sum(before) / 2, f"ece_added_{n_shot}": sum(after) / 2}
 
 
