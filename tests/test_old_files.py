@@ -38,6 +38,8 @@ V1 = Path(__file__).parent / "fixtures" / "v1"
 EYE = "v1_eye:factory"  # the backbone that some of the files name
 READ = 1e-5
 """Numbers read or computed once, relative to the largest beside them: room for another order of summing."""
+EMBEDDED = 1e-4
+"""Features after a dozen convolutions, whose order of summing depends on the processor (AVX2, AVX-512)."""
 TRAINED = 2e-3
 """Numbers after further steps of training, which pass rounding on from step to step."""
 
@@ -416,5 +418,5 @@ def test_backbone(name: str) -> None:
                     wave *= math.sqrt(2 / value[0].numel()) if value.ndim > 1 else 0.1
                 value.copy_(wave)
         features = network(vectors(6, 32 * 32, 1).view(2, 3, 32, 32))
-    assert_same(features[:, :16], wanted["first_16_features_with_waves"])
-    assert_same(features.norm(dim=1), wanted["norms"])
+    assert_same(features[:, :16], wanted["first_16_features_with_waves"], EMBEDDED)
+    assert_same(features.norm(dim=1), wanted["norms"], EMBEDDED)
