@@ -12,7 +12,7 @@ from wdae.reproduce.record import FORMAT
 from wdae.runs.run import Run
 from wdae.storage.records import read_json, write_json
 
-METRICS = ("novel", "base", "all", "harmonic")
+METRICS = ("novel", "base", "all", "harmonic", "area")
 BASELINE = "initial-estimate"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from wdae.classifier.model import Model
 from wdae.cli.main import main
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.protocol import all_way, base_classes, few_way, gather_support, take_rows
+from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.saved import load_method
@@ -82,6 +84,11 @@ def assert_same(found: Any, wanted: Any, tolerance: float = READ, at: str = "") 
         assert found == wanted, at
 
 
+def assert_known(figures: Mapping[str, Estimate], wanted: dict[str, float], tolerance: float = READ) -> None:
+    """The metrics that were measured then; others have been added since."""
+    assert_same({key: figures[key].mean for key in wanted}, wanted, tolerance)
+
+
 def test_a_difference_is_seen() -> None:
     assert_same({"a": [1.0, 2.0]}, {"a": [1.0, 2.000001]})
     for wrong in ({"a": [1.0, 2.1]}, {"a": [1.0]}, {"b": [1.0, 2.0]}, {"a": [2.0, 1.0]}):
@@ -125,10 +132,10 @@ def test_bank(name: str) -> None:
         assert_same(found.features[0], facts["first"])
         assert_same(found.features[-1], facts["last"])
     figures = few_way(InitialEstimate(), bank, 1, n_query=5, n_episodes=50, seed=5).metrics
-    assert_same({key: value.mean for key, value in figures.items()}, wanted["initial_estimate_few_way"])
+    assert_known(figures, wanted["initial_estimate_few_way"])
     if "initial_estimate_all_way" in wanted:
         figures = all_way(InitialEstimate(), bank, 2, n_episodes=5, seed=5).metrics
-        assert_same({key: value.mean for key, value in figures.items()}, wanted["initial_estimate_all_way"])
+        assert_known(figures, wanted["initial_estimate_all_way"])
 
 
 # --- practitioners' models ------------------------------------------------------------------------------
@@ -280,7 +287,7 @@ def assert_method(path: Path, wanted: dict[str, Any], tolerance: float = READ) -
             scores = scorer(take_rows(pool.features, episodes.query.flatten(1)))[:, :3]
         assert_same(scores, wanted[f"scores_{k}shot"], tolerance)
         figures = few_way(method, bank, k, n_query=5, n_episodes=60, seed=11).metrics
-        assert_same({key: v.mean for key, v in figures.items()}, wanted[f"few_way_{k}shot"], tolerance)
+        assert_known(figures, wanted[f"few_way_{k}shot"], tolerance)
 
 
 @pytest.mark.parametrize("name", ["wdae-gnn", "wdae-mlp", "wdae-gnn-plus", "relation"])
@@ -397,7 +404,7 @@ def test_embedded_backbone_and_bank() -> None:
     assert_same(bank.cosine_scale, facts["cosine_scale"])
     assert_same(bank.select(Part.NOVEL).features[0], facts["first_novel"])
     figures = few_way(InitialEstimate(), bank, 1, n_episodes=100, seed=5).metrics
-    assert_same({key: value.mean for key, value in figures.items()}, facts["initial_estimate"])
+    assert_known(figures, facts["initial_estimate"])
 
 
 @pytest.mark.parametrize("name", cases("backbones"))

@@ -236,7 +236,7 @@ def test_all_way_against_one_query_at_a_time(uneven_bank: FeatureBank) -> None:
         for name, values in right.items():
             assert result.per_episode[name][e] == pytest.approx(np.mean(values), abs=1e-6), name
     expected = {"novel", "base", "all", "all_prior", "novel_in_all", "base_in_all", "harmonic"}
-    assert set(result.metrics) == expected | {f"{name}_top5" for name in expected}
+    assert set(result.metrics) == expected | {f"{name}_top5" for name in expected} | {"area"}
     assert result.n_way == novel.n_classes
 
 

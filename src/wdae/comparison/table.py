@@ -14,9 +14,9 @@ from wdae.evaluation.text_table import TextTable, csv_records, json_records
 from wdae.storage.files import write_text
 
 BEGIN, END = "<!-- wdae compare: begin -->", "<!-- wdae compare: end -->"
-_METRICS = ("novel", "base", "all")
+_METRICS = ("novel", "base", "all", "area")
 _COLUMNS = (
-    *("shots", "method", "novel", "difference", "base", "all", "difference"),
+    *("shots", "method", "novel", "difference", "base", "all", "difference", "area", "difference"),
     *("parameters", "training, s", "episodes/s"),
 )
 
@@ -37,6 +37,11 @@ class ComparisonTable:
     paper: Mapping[str, PaperFigure] | None = None
     backbone: str | None = None
 
+    @property
+    def _metrics(self) -> list[str]:
+        """Those that comparisons have; what was measured before there was an area goes without."""
+        return [m for m in _METRICS if m != "area" or "area" in self.table.metrics]
+
     def records(self) -> list[dict[str, Any]]:
         """One flat record for each method and number of shots, in fractions."""
         gains = self._gains()
@@ -50,7 +55,7 @@ class ComparisonTable:
                 "n_shot": result.n_shot,
                 "n_episodes": result.n_episodes,
             }
-            for metric in _METRICS:
+            for metric in self._metrics:
                 gain = gains.get((result.method, result.n_shot, metric))
                 for name, estimate in ((metric, result.metrics.get(metric)), (f"{metric}_difference", gain)):
                     record[name] = None if estimate is None else estimate.mean
@@ -82,9 +87,13 @@ class ComparisonTable:
 
         info = result.info
         row = [str(result.n_shot), result.label, accuracy("novel"), difference("novel"), accuracy("base")]
-        row += [accuracy("all"), difference("all"), f"{info.get('parameters', 0):,}"]
+        row += [accuracy("all"), difference("all"), accuracy("area"), difference("area")]
         kept = " †" if info.get("start_kept") else ""
-        row += [f"{info.get('training_seconds', 0):.1f}{kept}", f"{info.get('episodes_per_second', 0):,.0f}"]
+        row += [
+            f"{info.get('parameters', 0):,}",
+            f"{info.get('training_seconds', 0):.1f}{kept}",
+            f"{info.get('episodes_per_second', 0):,.0f}",
+        ]
         if self.paper is not None:
             figure = self.paper.get(result.method)
             known = figure.accuracy.get(result.n_shot) if figure is not None else None
@@ -94,7 +103,7 @@ class ComparisonTable:
     def _gains(self) -> dict[tuple[str, int, str], Estimate]:
         return {
             (result.method, result.n_shot, metric): gain
-            for metric in _METRICS
+            for metric in self._metrics
             for result, gain in self.table.gains(self.reference, metric)
         }
 

@@ -10,6 +10,7 @@ all_prior       novel and base together     all, with a prior over the two kinds
 novel_in_all    novel                       all
 base_in_all     base                        all
 harmonic        harmonic mean of the two rows above, episode by episode
+area            below the base–novel curve, all offsets of novel scores (:mod:`wdae.evaluation.curve`)
 ==============  ==========================  =========================================
 
 ``_top5`` behind a name counts a query as right when its class is among the five highest scores.
@@ -21,6 +22,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from wdae.evaluation.curve import areas
 
 NOVEL_PRIOR = 0.8  # the authors' code weighs novel and base classes 0.8 to 0.2
 
@@ -53,10 +56,11 @@ def novel_accuracy(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def joint_hits(scores: Tensor, labels: Tensor, n_base: int) -> dict[str, Tensor]:
-    """Right or wrong, query by query, for queries of base and novel classes mixed.
+    """Right or wrong, query by query, for queries of base and novel classes mixed, and where they turn.
 
     Shapes: scores ``[E, Q, n_base + n]``, labels ``[E, Q]`` over all classes → ``[E, Q]`` for each of
-    ``own`` (among base or among novel classes), ``all``, ``all_prior``, and the same with ``_top5``.
+    ``own`` (among base or among novel classes), ``all``, ``all_prior``, and the same with ``_top5``;
+    ``flips``: the offset of novel scores above which the answer is a novel class.
     """
     is_novel = labels >= n_base
     base, novel = scores[..., :n_base], scores[..., n_base:]
@@ -69,6 +73,7 @@ def joint_hits(scores: Tensor, labels: Tensor, n_base: int) -> dict[str, Tensor]
         "own": torch.where(is_novel, novel_class, base_class) == labels,
         "all": torch.where(best_novel > best_base, novel_class, base_class) == labels,
         "all_prior": torch.where(novel_prior > base_prior, novel_class, base_class) == labels,
+        "flips": best_base - best_novel,
     }
     if scores.shape[-1] - n_base > 5:
         place = torch.arange(scores.shape[-1], device=scores.device)
@@ -95,4 +100,5 @@ def joint_accuracy(right: dict[str, Tensor], is_novel: Tensor) -> dict[str, Tens
         values["novel_in_all" + suffix], values["base_in_all" + suffix] = novel_in_all, base_in_all
         total = (novel_in_all + base_in_all).clamp(min=1e-12)
         values["harmonic" + suffix] = 2 * novel_in_all * base_in_all / total
+    values["area"] = areas(right["flips"], right["own"], is_novel)
     return values

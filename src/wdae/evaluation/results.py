@@ -30,7 +30,7 @@ from wdae.storage.records import Count, Info, Record, Size, Text, read_json, rea
 from wdae.storage.tensors import arrays_in
 
 FORMAT, VERSION = "wdae-result", 1
-METRICS = ("novel", "base", "all", "all_prior", "harmonic")
+METRICS = ("novel", "base", "all", "all_prior", "harmonic", "area")
 _EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank")
 Values = npt.NDArray[np.float32]
 
@@ -119,8 +119,8 @@ class Estimate:
 class Result:
     """One method on one protocol.
 
-    ``metrics`` has novel, base, all, all_prior and harmonic where they were asked for, and the same names
-    with ``_top5``; ``per_episode`` the values behind them, in the order of the episodes.
+    ``metrics`` has novel, base, all, all_prior, harmonic and area where they were asked for, and the same
+    names but area with ``_top5``; ``per_episode`` the values behind them, in the order of the episodes.
 
     >>> facts = {"protocol": "few-way", "n_way": 5, "n_shot": 1, "seed": 0}
     >>> result = Result.of({"novel": [0.5, 0.7]}, method="mine", **facts)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec, take_rows
+from wdae.evaluation.curve import Curve
 from wdae.methods import Method
 from wdae.methods.base import base_classes, gather_support
 from wdae.nn.cosine import unit
@@ -104,8 +105,10 @@ def trade_off(
     ordered = every.sort().values
     swept = -ordered[(at * (len(ordered) - 1)).round().long()]
     offsets = torch.cat([torch.zeros(1, dtype=torch.float64), swept])
-    novel = torch.stack([((novel_margin + c > 0) & novel_own).double().mean() for c in offsets.tolist()])
-    base = torch.stack([((base_margin + c <= 0) & base_own).double().mean() for c in offsets.tolist()])
+    is_novel = torch.arange(len(every)) < len(novel_margin)
+    curve = Curve.of(-every, torch.cat([novel_own, base_own]), is_novel)
+    points = [curve.at(offset) for offset in offsets.tolist()]
+    _, base, novel = torch.tensor(points, dtype=torch.float64).T
     return offsets, novel, base
 
 

@@ -24,6 +24,7 @@ _PAIRS = (
     ("wdae-gnn-trainval", "wdae-mlp-trainval"),
 )
 _SHOWN = ("novel", "base", "all", "all_prior", "harmonic")
+_AREA = "area"
 
 
 def table_record(
@@ -40,6 +41,7 @@ def table_record(
             if measured is None or result is None:
                 continue
             shown = [m + suffix for m in _SHOWN if m + suffix in result.metrics]
+            shown += [_AREA] if _AREA in result.metrics else []
             if table.metrics == ("novel",) and role != "held-out":
                 shown = [m for m in shown if m in ("novel", "base")]
             lines.append(_line(benchmark, table, measured, result, reference, shown))
@@ -110,8 +112,8 @@ def _line(
 
 
 def _also(suffix: str) -> list[str]:
-    """Columns of ours alone: base accuracy and, in the all-way protocol, all with a prior."""
-    return ["base" + suffix, *(["all_prior" + suffix] if suffix else [])]
+    """Columns of ours alone: base accuracy, in the all-way protocol all with a prior, and the area."""
+    return ["base" + suffix, *(["all_prior" + suffix] if suffix else []), _AREA]
 
 
 def _measured(lines: Sequence[Mapping[str, Any]], metric: str) -> bool:
