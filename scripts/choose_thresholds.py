@@ -76,12 +76,8 @@ def all_accuracy(known: BaseKnowledge, pool: ClassSet, base: ClassSet, generator
             queries = torch.cat([images[:, n_shot:].flatten(0, 1), base.features[rows]])
             own = len(known.names) + torch.arange(WAYS).repeat_interleave(QUERIES)
             labels = torch.cat([own, base.labels[rows]])
-            scores = model.scores(queries)
             for place, share in enumerate(SHARES):
-                prior = replace(known.calibration, novel_share=share).prior(len(known.names), WAYS)
-                shifted = scores.clone()
-                shifted[:, len(known.names) :] += prior - model.head.prior
-                totals[place] += (shifted.argmax(1) == labels).double().mean()
+                totals[place] += (model.scores(queries, expect=share).argmax(1) == labels).double().mean()
     return totals / (len(SHOTS) * DRAWS)
 
 

@@ -17,7 +17,7 @@ from wdae.bank import FeatureBank
 from wdae.classifier.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
 from wdae.classifier.learn_job import LearnConfig
 from wdae.classifier.learning import held_out_parts, learn_from_bank
-from wdae.classifier.model import Model
+from wdae.classifier.model import Head, Model
 from wdae.errors import ModelError
 
 _LABELS = "labels"  # where a model keeps the kind of its labels
@@ -40,7 +40,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         refine_base: let base weights move too when classes are added, as in the paper; None: as the method
             has it.
         novel_share: share of the vectors to classify that is expected to be of added classes; less favours
-            base classes. None: as the method has it, a half.
+            base classes. None: the largest with which five added classes cost base vectors at most two points
+            of accuracy. A matter of asking: set it after ``fit``, or give ``expect`` to ``predict``.
         max_classes: base classes that take part in training the denoiser; more are drawn from.
         false_alarm_rate: share of base vectors that :meth:`is_unknown` may call unknown.
         random_state: every random choice follows from it.
@@ -222,32 +223,58 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.model_.undo()
         return self._renamed()
 
+    def redo(self) -> Self:
+        """Make the change again that was undone last."""
+        check_is_fitted(self, "model_")
+        self.model_.redo()
+        return self._renamed()
+
     def _checked(self, X: Any) -> Tensor:
         check_is_fitted(self, "model_")
         rows = validate_data(self, as_array(X), dtype=[np.float32, np.float64], reset=False)
         return torch.from_numpy(_narrow(rows))
 
-    def _scores(self, X: Any) -> Tensor:
-        features = self._checked(X)
-        return self.model_.head.scores(features)
+    def _head(self, expect: float | None = None, only: Any = None) -> Head:
+        check_is_fitted(self, "model_")
+        if only is not None and not isinstance(only, str):
+            only = to_names(np.atleast_1d(as_array(only)))
+        share = expect if expect is not None else None if only is not None else self.novel_share
+        return self.model_.head_for(expect=share, only=only)
 
-    def decision_function(self, X: Any) -> Any:
+    def _scores(self, X: Any, expect: float | None = None, only: Any = None) -> Tensor:
+        """Scores of all classes; -inf for those that do not come into question."""
+        head = self._head(expect, only)
+        scores = head.scores(self._checked(X))
+        if only is None:
+            return scores
+        place = {name: i for i, name in enumerate(self.model_.names)}
+        whole = scores.new_full((len(scores), len(place)), -torch.inf)
+        whole[:, [place[name] for name in head.names]] = scores
+        return whole
+
+    def decision_function(self, X: Any, *, expect: float | None = None, only: Any = None) -> Any:
         """Calibrated scores ``[M, classes]`` (of two classes: the second's over the first's, ``[M]``)."""
-        scores = self._scores(X)
+        scores = self._scores(X, expect, only)
         if scores.shape[1] == 2:
             return like((scores[:, 1] - scores[:, 0]).numpy(), X)
         return like(scores.numpy(), X, self.classes_)
 
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities ``[M, classes]``."""
-        probabilities = self._scores(X).double().softmax(1).numpy()
+    def predict_proba(self, X: Any, *, expect: float | None = None, only: Any = None) -> Any:
+        """Probabilities ``[M, classes]``; ``expect`` and ``only`` are those of :meth:`predict`."""
+        probabilities = self._scores(X, expect, only).double().softmax(1).numpy()
         return like(probabilities, X, self.classes_)
 
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each vector."""
-        features = self._checked(X)
-        best = self.model_.head.best(features)
-        return like(self.classes_[best.numpy()], X)
+    def predict(self, X: Any, *, expect: float | None = None, only: Any = None) -> Any:
+        """The most probable class of each vector.
+
+        Args:
+            expect: share of the vectors that is expected to be of added classes; ``novel_share`` by default.
+            only: the labels that come into question, ``"added"`` or ``"base"``; all by default.
+        """
+        head, features = self._head(expect, only), self._checked(X)
+        best = head.best(features)
+        names = self.classes_ if only is None else from_names(head.names, self._kind)
+        return like(names[best.numpy()], X)
 
     def is_unknown(self, X: Any, false_alarm_rate: float | None = None) -> Any:
         """Whether a vector resembles no class: its best score is lower than nearly all base vectors'.
@@ -256,7 +283,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             false_alarm_rate: the share of base vectors that may be called unknown wrongly; that of the
                 constructor by default.
         """
-        familiarity = self.model_.head.familiarity(self._scores(X))
+        familiarity = self._head().familiarity(self._scores(X))
         rate = self.false_alarm_rate if false_alarm_rate is None else false_alarm_rate
         threshold = self.model_.base.calibration.threshold(rate)
         return like((familiarity < threshold).numpy(), X)

@@ -95,5 +95,16 @@ def markdown_table(head: Sequence[str], body: Iterable[Sequence[str]], left: Seq
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
+def size_text(n_bytes: int) -> str:
+    """A size for people.
+
+    >>> size_text(11_707_218), size_text(5_864), size_text(12)
+    ('11.7 MB', '5.9 kB', '12 bytes')
+    """
+    if n_bytes < 1000:
+        return f"{n_bytes} bytes"
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e5 else f"{n_bytes / 1e3:.1f} kB"
+
+
 def _escape(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode()

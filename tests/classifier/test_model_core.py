@@ -67,7 +67,7 @@ def test_scores_are_calibrated_cosines(small_bank: FeatureBank, learned: Model) 
     model.add(novel(small_bank))
     queries = small_bank.select(Part.NOVEL).features[::7] * 3.0
     calibration = model.base.calibration
-    got = model.scores(queries)
+    got = model.scores(queries, expect=0.5)
     for row, query in enumerate(queries):
         for c, weight in enumerate(model.head.weights):
             inside = model.base.in_space(query[None])[0]

@@ -85,7 +85,7 @@ def test_scores_are_those_of_an_evaluation(
     method = made(bank, name, refine_base)
     support, queries, given = episode(bank, shots)
     wanted = method.on(base_classes(bank)).adapt(support, joint=True)(queries[None])[0]
-    model = learn(bank, method=method)
+    model = learn(bank, LearnConfig(novel_share=0.5), method=method)
     model.add({f"new {c}": rows for c, rows in enumerate(given)})
     torch.testing.assert_close(model.scores(queries), wanted, atol=1e-5, rtol=0)
     save(model, tmp_path / "model")
@@ -102,9 +102,22 @@ def test_a_run_is_taught_with(bank: FeatureBank, tmp_path: Path, balance: str) -
     wanted = method.on(base_classes(bank)).adapt(support, joint=True)(queries[None])[0]  # type: ignore[attr-defined]
     options: list[dict[str, Any]] = [{"method": tmp_path}, {"recipe": recipe}]
     for option in options:
-        model = learn(bank, LearnConfig(), **option)
+        model = learn(bank, LearnConfig(novel_share=0.5), **option)
         model.add({f"new {c}": rows for c, rows in enumerate(given)})
         torch.testing.assert_close(model.scores(queries), wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("share", [None, 0.2])
+def test_what_is_expected_is_the_same_in_an_evaluation(bank: FeatureBank, share: float | None) -> None:
+    """A model's own method, with the share that protects base classes or one that was asked for."""
+    model = learn(bank, LearnConfig(novel_share=share), method=made(bank, "wdae-gnn", False))
+    support, queries, given = episode(bank, (1, 2, 5))
+    adapted = model.base.method.on(base_classes(bank)).adapt(support, joint=True)(queries[None])[0]
+    model.add({f"new {c}": rows for c, rows in enumerate(given)})
+    torch.testing.assert_close(model.scores(queries), adapted, atol=1e-5, rtol=0)
+    assert bool(model.base.calibration.protecting)
+    half = model.scores(queries, expect=0.5)
+    assert not torch.allclose(half, adapted, atol=1e-3)
 
 
 def test_few_images_leave_the_features_as_they_are() -> None:

@@ -19,6 +19,7 @@ from wdae.calibration.probabilities import (
     minimise,
     quantiles,
 )
+from wdae.calibration.protection import protecting_shares
 from wdae.calibration.pseudo_novel import (
     QueryScores,
     Split,
@@ -195,7 +196,12 @@ def measured(
     for n_shot in _MEASURED:
         if found and n_shot in balance.offsets:
             figures |= _novel_figures(method, halves(found), n_shot, balance.gain, seed)
-    return replace(balance, familiarity=quantiles(balance.gain * cosines.amax(1)), figures=figures)
+    return replace(
+        balance,
+        familiarity=quantiles(balance.gain * cosines.amax(1)),
+        figures=figures,
+        protecting=protecting_shares(method, found, sorted(balance.offsets), seed=seed),
+    )
 
 
 def _nearest(images: ClassSet, weights: Tensor) -> Tensor:

@@ -289,8 +289,8 @@ def _play(
             end = unit(refined.novel)
             if base_moves:
                 base_end = _base_after(state, refined.episode, refined.node, refined.base, len(episodes))
-        novel = _Mix.of(queries, initial, end)
-        base = _Mix.of(queries, unmoved.expand_as(base_end), base_end)
+        novel = _Between.of(queries, initial, end)
+        base = _Between.of(queries, unmoved.expand_as(base_end), base_end)
         first: QueryScores | None = None
         for step in steps:
             scores = gain * novel.at(step)
@@ -304,7 +304,7 @@ def _play(
 
 
 @dataclass(frozen=True)
-class _Mix:
+class _Between:
     """Cosines of queries with ``(1 − ε) u + ε v`` for unit u and v, from those with u and v.
 
     Shapes: from_start, from_end ``[E, Q, n]``; between (cosines of u with v) ``[E, 1, n]``.
@@ -315,9 +315,9 @@ class _Mix:
     between: Tensor
 
     @staticmethod
-    def of(queries: Tensor, start: Tensor, end: Tensor) -> _Mix:
+    def of(queries: Tensor, start: Tensor, end: Tensor) -> _Between:
         between = (start * end).sum(-1).unsqueeze(-2)
-        return _Mix(queries @ start.transpose(-1, -2), queries @ end.transpose(-1, -2), between)
+        return _Between(queries @ start.transpose(-1, -2), queries @ end.transpose(-1, -2), between)
 
     def at(self, step: float) -> Tensor:
         length = ((1 - step) ** 2 + step**2 + 2 * step * (1 - step) * self.between).clamp(min=1e-12).sqrt()

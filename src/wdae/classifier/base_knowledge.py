@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wdae.bank import ClassSet
 from wdae.calibration.pseudo_novel import Weighing
 from wdae.methods.base import BaseClasses, Support, WeightAdapter
 from wdae.methods.calibration import Calibration
@@ -16,6 +17,39 @@ from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.graph import ClassGraph
 from wdae.nn.space import FeatureSpace
+
+MOST_KEPT = 2000
+"""Held-out pictures that a model keeps the features of."""
+_MOST_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Pictures of base classes that nothing was learned from: what additions cost is measured on them.
+
+    Shapes: features ``[M, D]``, unit rows in the method's space, half precision; labels ``[M]``.
+    """
+
+    features: Tensor
+    labels: Tensor
+
+    @classmethod
+    def some(cls, images: ClassSet, seed: int) -> HeldOut:
+        """As many as a model keeps, from each class in turn, drawn at random.
+
+        >>> from wdae import Part, synthetic_bank
+        >>> bank = synthetic_bank(4, 0, 0, 20, 8, held_out_per_class=5)
+        >>> HeldOut.some(bank.select(Part.BASE_HELD_OUT), seed=0).features.shape
+        torch.Size([20, 8])
+        """
+        most = min(MOST_KEPT, _MOST_BYTES // (2 * images.dim))
+        labels = images.labels.cpu()
+        keys = torch.rand(len(labels), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        order = (labels.double() + keys).argsort()  # class after class, in random order within each
+        counts = images.counts.cpu()
+        rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        rows = order[(rank.double() + keys[order]).argsort()[:most]].sort().values
+        return cls(images.features[rows.to(images.device)].cpu().half(), labels[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +64,7 @@ class BaseKnowledge:
         scale: γ of the base classifier, for a method without a balance.
         graph: of the base classes, if there is a GNN denoiser; spares building it.
         info: provenance, recipe, how labels are to be read; JSON values.
+        held_out: pictures that nothing was learned from; None where there were none, and in older models.
 
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
@@ -44,6 +79,7 @@ class BaseKnowledge:
     scale: float = 10.0
     graph: ClassGraph | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    held_out: HeldOut | None = None
 
     @property
     def dim(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from wdae.errors import ModelError, StorageError
 
-Kind = Literal["add", "remove"]
+Kind = Literal["add", "remove", "merge", "set"]
 State = dict[str, tuple[int, ...]]
 """Rows of the examples of each class that was added to, in the order in which the classes came."""
 
@@ -25,6 +25,9 @@ LEARNED = 0
 @dataclass(frozen=True)
 class Change:
     """One change: ``added`` maps classes to rows of examples, ``removed`` lists classes taken out.
+
+    A change of kind "set" says which share of pictures of added classes is expected from then on (None: as
+    learned).
 
     >>> change = Change(1, 0, "add", "2024-05-01T12:00:00+00:00", {"okapi": (0, 1)})
     >>> change.describe(), change.apply({})
@@ -37,6 +40,7 @@ class Change:
     time: str
     added: Mapping[str, Sequence[int]]
     removed: Sequence[str] = ()
+    novel_share: float | None = None
 
     def apply(self, state: State) -> State:
         """The state after this change."""
@@ -53,9 +57,24 @@ class Change:
 
     def describe(self) -> str:
         """What it did, in words."""
+        if self.kind == "set":
+            return f"expects {describe_share(self.novel_share)}"
+        if self.kind == "merge":
+            return f"merged {', '.join(map(repr, self.removed))} into {', '.join(map(repr, self.added))}"
         if self.kind == "remove":
             return f"removed {', '.join(map(repr, self.removed))}"
         return "added " + ", ".join(f"{name!r} × {len(rows)}" for name, rows in self.added.items())
+
+
+def describe_share(share: float | None) -> str:
+    """How often pictures of added classes are expected, in words.
+
+    >>> describe_share(0.2)
+    '20 % of pictures to be of added classes'
+    """
+    if share is None:
+        return "no more pictures of added classes than base classes can bear (the default)"
+    return f"{100 * share:.3g} % of pictures to be of added classes"
 
 
 @dataclass(frozen=True)
@@ -71,13 +90,17 @@ class History:
     head: int = LEARNED
 
     def extended(
-        self, kind: Kind, added: Mapping[str, Sequence[int]], removed: Sequence[str] = ()
+        self,
+        kind: Kind,
+        added: Mapping[str, Sequence[int]],
+        removed: Sequence[str] = (),
+        novel_share: float | None = None,
     ) -> History:
         """With one more change after the head, which becomes the head."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         number = len(self.changes) + 1
         rows = {name: tuple(some) for name, some in added.items()}
-        change = Change(number, self.head, kind, now, rows, tuple(removed))
+        change = Change(number, self.head, kind, now, rows, tuple(removed), novel_share)
         return History((*self.changes, change), number)
 
     def undone(self) -> History:
@@ -85,6 +108,13 @@ class History:
         if self.head == LEARNED:
             raise ModelError("nothing to undo: the model is as it was learned")
         return History(self.changes, self.changes[self.head - 1].parent)
+
+    def redone(self) -> History:
+        """One change forth: what was undone last; after another change, the newest of those that follow."""
+        after = [change.number for change in self.changes if change.parent == self.head]
+        if not after:
+            raise ModelError("nothing to redo: no change was taken back since")
+        return History(self.changes, after[-1])
 
     def at(self, number: int) -> History:
         """With the head at the state after change ``number`` (0: as learned)."""
@@ -108,9 +138,18 @@ class History:
             state = change.apply(state)
         return state
 
+    def novel_share(self) -> float | None:
+        """The share that was set last; None where none was, or the default was set again."""
+        set_last = [change.novel_share for change in self.line() if change.kind == "set"]
+        return set_last[-1] if set_last else None
+
     def as_json(self) -> dict[str, Any]:
         """For a model's manifest."""
-        return {"head": self.head, "changes": [asdict(change) for change in self.changes]}
+        changes = [asdict(change) for change in self.changes]
+        for change in changes:
+            if change["novel_share"] is None:  # as it was written before there was a share to set
+                del change["novel_share"]
+        return {"head": self.head, "changes": changes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], n_rows: int) -> History:

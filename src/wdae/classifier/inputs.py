@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
-from wdae.errors import DataError, ModelError
+from wdae.errors import DataError, ModelError, listed
 from wdae.printing import warn
 from wdae.runs.progress import progress
 
@@ -19,7 +19,7 @@ FEATURE_SUFFIXES = frozenset({".npz", ".npy", ".safetensors", ".csv", ".tsv", ".
 
 
 @dataclass
-class LabelledFeatures:
+class Examples:
     """Features by class ``[k, D]``, where each came from, and small pictures where there are any."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
@@ -35,7 +35,7 @@ def is_feature_file(path: Path) -> bool:
 
 def read_examples(
     model: Model, sources: Sequence[Path], class_name: str | None, *, skip_broken: bool = False
-) -> LabelledFeatures:
+) -> Examples:
     """Labelled examples: of one class from loose pictures, or of many from a folder or a file.
 
     Args:
@@ -46,10 +46,13 @@ def read_examples(
     if not sources:
         raise DataError("nothing to learn from; give a folder with a folder per class, or --class and files")
     if class_name is not None:
+        class_name = class_name.strip() or class_name
         if len(sources) == 1 and is_feature_file(sources[0]):
             rows = read_features(sources[0])
             names = [f"{sources[0]} row {i}" for i in range(len(rows))]
-            return LabelledFeatures({class_name: rows}, {class_name: names})
+            return Examples({class_name: rows}, {class_name: names})
+        for source in sources:
+            _refuse_class_folders(source, class_name)
         files = _pictures(sources)
         return _embedded(model, files, [class_name] * len(files), skip_broken)
     if len(sources) > 1:
@@ -73,9 +76,13 @@ def read_features(path: Path) -> Tensor:
 
 
 def stream_items(
-    model: Model, sources: Sequence[Path], *, skip_broken: bool = False
+    model: Model, sources: Sequence[Path], unreadable: list[str] | None = None
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """Names and features of everything given, a batch at a time; pictures are read as they are needed."""
+    """Names and features of everything given, a batch at a time; pictures are read as they are needed.
+
+    Args:
+        unreadable: gets what cannot be read; without, that is an error.
+    """
     if not sources:
         raise DataError("nothing to classify; give pictures, folders of pictures, or a file of features")
     for source in sources:
@@ -89,9 +96,13 @@ def stream_items(
         return
     images = files_as_set(files)
     with progress(len(files), "classifying", "pictures") as bar:
-        for piece in _backbone(model).embed(images, skip_broken=skip_broken):
+        left = set(range(len(files)))
+        for piece in _backbone(model).embed(images, skip_broken=unreadable is not None):
             yield [images.describe(row) for row in piece.rows.tolist()], piece.features
+            left -= set(piece.rows.tolist())
             bar.update(len(piece.rows))
+    if unreadable is not None:
+        unreadable += [images.describe(row) for row in sorted(left)]
 
 
 def _backbone(model: Model) -> PictureBackbone:
@@ -103,11 +114,9 @@ def _backbone(model: Model) -> PictureBackbone:
     return model.backbone
 
 
-def _embedded(
-    model: Model, files: Sequence[str], labels: Sequence[str], skip_broken: bool
-) -> LabelledFeatures:
+def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_broken: bool) -> Examples:
     images = files_as_set(files)
-    found = LabelledFeatures()
+    found = Examples()
     features: dict[str, list[Tensor]] = {}
     pictures: dict[str, list[Tensor]] = {}
     seen: set[int] = set()
@@ -128,19 +137,32 @@ def _embedded(
     return found
 
 
-def _labelled_features(path: Path) -> LabelledFeatures:
+def _labelled_features(path: Path) -> Examples:
     from wdae.bank.encoding import decode
     from wdae.bank.labelled import read_labelled
 
     read = read_labelled(path)
     rows = decode(read.features, read.scales)
     labels = torch.from_numpy(read.labels)
-    found = LabelledFeatures()
+    found = Examples()
     for number in labels.unique().tolist():
         at = (labels == number).nonzero()[:, 0]
         found.features[read.names[number]] = rows[at]
         found.sources[read.names[number]] = [f"{path} row {i}" for i in at.tolist()]
     return found
+
+
+def _refuse_class_folders(root: Path, name: str) -> None:
+    """A folder of class folders is not one class, though one is named: most likely a slip."""
+    from wdae.data.findings import folders_in, pictures_in
+
+    inside = folders_in(root) if root.is_dir() else []
+    filled = [folder for folder in inside if pictures_in(root / folder)]
+    if filled:
+        raise DataError(
+            f"{root} holds folders with pictures ({listed(filled)}), and --class {name} would make one class"
+            f" of them all; leave --class out to make a class of each, or give the folders of {name!r}"
+        )
 
 
 def _class_folders(root: Path) -> tuple[list[str], list[str]]:
@@ -168,7 +190,7 @@ def _class_folders(root: Path) -> tuple[list[str], list[str]]:
                 f"class {name!r} has 0 pictures in {root / name}; give at least 1 (jpg, png, webp){rest}"
             )
         files += here
-        labels += [name] * len(here)
+        labels += [name.strip() or name] * len(here)
     if others:
         warn(f"warning: {left_out(others)}")
     return files, labels

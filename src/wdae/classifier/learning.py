@@ -16,7 +16,7 @@ from wdae.bank import FeatureBank
 from wdae.bank.feature_bank import class_means
 from wdae.calibration.balance import measured, tune
 from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
-from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.classifier.base_knowledge import BaseKnowledge, HeldOut
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
@@ -126,8 +126,7 @@ def _knowledge(
     if isinstance(bare, WDAE):
         bare.space = None
     method.balance = measured(bare, seen, tried, seed=config.seed, images=_ENOUGH)
-    if config.novel_share is not None:
-        method.balance = replace(method.balance, novel_share=config.novel_share)
+    method.balance = replace(method.balance, novel_share=config.novel_share)
     if config.refine_base is not None and isinstance(method, WDAE):
         method.refine_base = config.refine_base
     base, graph = base_classes(seen), None
@@ -138,7 +137,10 @@ def _knowledge(
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     train = bank.select(Part.BASE_TRAIN)
     info["pseudo_novel"] = len(played.classes_of(Part.VALIDATION)) or len(bank.base_classes)
-    return BaseKnowledge(train.names, weights, train.counts, method, base.scale, graph, info)
+    held_out = None
+    if bank.has(Part.BASE_HELD_OUT):
+        held_out = HeldOut.some(seen.select(Part.BASE_HELD_OUT), derive_seed(config.seed, "kept"))
+    return BaseKnowledge(train.names, weights, train.counts, method, base.scale, graph, info, held_out)
 
 
 def _in_space(some: FeatureBank, bank: FeatureBank, space: FeatureSpace) -> FeatureBank:

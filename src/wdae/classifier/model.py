@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,11 +14,12 @@ from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
-from wdae.methods.calibration import BalancedScorer, steps_for
+from wdae.methods.calibration import BalancedScorer, log_odds, steps_for
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
 
 _SMALLEST_NORM = 1e-12
+_SAME = 1e-4  # distance of unit features below which they are of the same picture
 _BLOCK = 256  # vectors scored at once: their scores stay in the cache
 
 
@@ -43,8 +44,8 @@ class Head:
     length; their softmax are the probabilities.
 
     Shapes: weights ``[C, D]``, unit rows; gains, offsets ``[C]``; learned ``[N, D]``, estimates ``[n, D]``:
-    the weights that base and added classes started from; steps ``[n]`` (ε; empty without a denoiser). The
-    offset of an added class includes ``prior``, how much likelier it is than a base class.
+    the weights that base and added classes started from; shots, steps ``[n]`` (ε; empty without a denoiser).
+    The offset of an added class includes its ``prior`` ``[n]``, how much likelier it is than a base class.
 
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
@@ -60,8 +61,9 @@ class Head:
     offsets: Tensor
     learned: Tensor
     estimates: Tensor
+    shots: Tensor
     steps: Tensor
-    prior: float = 0.0
+    prior: Tensor
     space: FeatureSpace | None = None
 
     @cached_property
@@ -93,14 +95,67 @@ class Head:
 
     def familiarity(self, scores: Tensor) -> Tensor:
         """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
-        best = scores[:, : self.n_base].amax(1)
+        best = scores.new_full(scores.shape[:1], -torch.inf)
+        if self.n_base:
+            best = scores[:, : self.n_base].amax(1)
         if self.n_base < scores.shape[1]:
-            best = torch.maximum(best, scores[:, self.n_base :].amax(1) - self.prior)
+            best = torch.maximum(best, (scores[:, self.n_base :] - self.prior).amax(1))
         return best
 
     def best(self, features: Tensor) -> Tensor:
         """The class of the highest score of each of the features, ``[M]``."""
         return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
+
+    def expecting(self, share: float) -> Head:
+        """The same classes where another share of the pictures is expected to be of added ones."""
+        check_share(share)
+        prior = log_odds(torch.full(self.shots.shape, share, dtype=torch.float64), self.n_base)
+        return self._with_prior(prior)
+
+    def among(self, names: Iterable[str]) -> Head:
+        """Some of the classes alone, each as likely as another; they keep their order."""
+        wanted = set(names)
+        rows = torch.tensor([i for i, name in enumerate(self.names) if name in wanted], dtype=torch.int64)
+        base, added = rows[rows < self.n_base], rows[rows >= self.n_base] - self.n_base
+        equal = self._with_prior(torch.zeros_like(self.prior))
+        return replace(
+            equal,
+            names=tuple(self.names[i] for i in rows.tolist()),
+            n_base=len(base),
+            weights=self.weights[rows],
+            gains=self.gains[rows],
+            offsets=equal.offsets[rows],
+            learned=self.learned[base],
+            estimates=self.estimates[added],
+            shots=self.shots[added],
+            steps=self.steps[added] if len(self.steps) else self.steps,
+            prior=equal.prior[added],
+        )
+
+    def _with_prior(self, prior: Tensor) -> Head:
+        offsets = self.offsets.clone()
+        offsets[self.n_base :] += prior - self.prior
+        return replace(self, offsets=offsets, prior=prior)
+
+
+def _new_rows(features: Tensor, known: Sequence[Tensor]) -> list[int]:
+    """The rows of unit features ``[k, D]`` that are not among the known ones, nor repeat a row before."""
+    if len(features) == 1 and not known:
+        return [0]
+    rows = torch.cat([features, *(feature[None] for feature in known)]).double()
+    squares = rows.square().sum(1)
+    apart = squares[: len(features), None] + squares - 2 * rows[: len(features)] @ rows.T  # [k, k + m]
+    same = (apart < _SAME**2).tril(-1)
+    same[:, len(features) :] = apart[:, len(features) :] < _SAME**2
+    return (~same.any(1)).nonzero()[:, 0].tolist()
+
+
+def check_share(share: float) -> None:
+    """Refuse what is no share of pictures."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise ModelError(
+            f"the share of pictures expected to be of added classes lies between 0 and 1, got {share!r}"
+        )
 
 
 class Model:
@@ -114,6 +169,8 @@ class Model:
     >>> model.add({"okapi": torch.eye(4)[2:3]})
     >>> model.names, model.scores(torch.eye(4)[2:3]).argmax(1).tolist()
     (('cat', 'dog', 'okapi'), [2])
+    >>> model
+    Model(2 base classes, 1 added, features of size 4)
     """
 
     def __init__(
@@ -127,6 +184,11 @@ class Model:
         self.stored: str | None = None  # the digest of the manifest that it was read from
         self._head: Head | None = None
         self._estimates: dict[tuple[int, ...], Tensor] = {}  # by rows of examples
+
+    def __repr__(self) -> str:
+        sees = f"pictures by {self.backbone.name!r}, " if self.backbone is not None else ""
+        n_base, n_added = len(self.base.names), len(self.added)
+        return f"Model({n_base} base classes, {n_added} added, {sees}features of size {self.base.dim})"
 
     @property
     def state(self) -> State:
@@ -170,24 +232,29 @@ class Model:
     ) -> None:
         """Learn new classes, or more examples of known ones.
 
+        An example that a class has already, given twice or given again, counts once: three copies of a
+        picture say no more than one.
+
         Args:
             classes: features ``[k, D]`` of each class, k at least 1.
             update: classes may be known already; their examples are then added to those there are.
             sources: where each example came from, for people.
             pictures: small pictures uint8 ``[k, S, S, 3]``, for people.
         """
-        rows = self.checked(classes, update=update)
+        checked = self.checked(classes, update=update)
         added: dict[str, list[int]] = {}
-        for name, features in rows.items():
+        for given, (name, features) in zip(classes, checked.items(), strict=True):
+            known = [example.feature for example in self.examples_of(name)]
+            rows = _new_rows(features, known)
             start = len(self.examples)
-            given = list((sources or {}).get(name, [""] * len(features)))
-            shown = (pictures or {}).get(name)
+            origin, shown = (sources or {}).get(given), (pictures or {}).get(given)
             self.examples += [
-                Example(feature, given[i], None if shown is None else shown[i])
-                for i, feature in enumerate(features)
+                Example(features[i], origin[i] if origin else "", None if shown is None else shown[i])
+                for i in rows
             ]
-            added[name] = list(range(start, start + len(features)))
-        self._go(self.history.extended("add", added))
+            added[name] = list(range(start, start + len(rows)))
+        if any(added.values()):
+            self._go(self.history.extended("add", {name: rows for name, rows in added.items() if rows}))
 
     def checked(self, classes: Mapping[str, Tensor], *, update: bool = False) -> dict[str, Tensor]:
         """The unit features of classes to add, under checked names; an error says what is wrong."""
@@ -195,7 +262,8 @@ class Model:
             raise ModelError("no classes to add; give at least one, with at least 1 example")
         checked: dict[str, Tensor] = {}
         for given, features in classes.items():
-            name = given if given in self._base_index else check_name(given, self._separators)
+            known = given in self._base_index or given in self._state
+            name = given if known else check_name(given, self._separators)
             if name in checked:
                 raise ModelError(f"class {shorten(name)!r} is given twice")
             checked[name] = self._checked_features(name, features)
@@ -203,7 +271,7 @@ class Model:
             self.refuse_known(checked)
         return checked
 
-    def refuse_known(self, names: Iterable[str], more: str = "update (--update)") -> None:
+    def refuse_known(self, names: Iterable[str], more: str = "update=True") -> None:
         """Raise where one of the names is a class already; ``more`` is what gives it more examples."""
         taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
         if taken:
@@ -248,9 +316,44 @@ class Model:
             raise unknown_classes(missing, self.added, "added class")
         self._go(self.history.extended("remove", {}, names))
 
+    def merge(self, names: Sequence[str], into: str) -> None:
+        """Give the examples of added classes to another class, which may be a base class; they go."""
+        missing = [name for name in names if name not in self._state or name in self._base_index]
+        if missing:
+            raise unknown_classes(missing, self.added, "added class")
+        if into not in self.names:
+            raise unknown_classes([into], self.names, "class")
+        rest = [name for name in dict.fromkeys(names) if name != into]
+        if not rest:
+            raise ModelError(f"nothing to merge into {shorten(into)!r}; name another class")
+        rows = [row for name in rest for row in self._state[name]]
+        self._go(self.history.extended("merge", {into: rows}, rest))
+
+    def set_novel_share(self, share: float | None) -> None:
+        """Expect this share of the pictures to be of added classes from now on.
+
+        A change like any other: undo takes it back. ``scores(..., expect=share)`` asks so once.
+
+        Args:
+            share: of all added classes together, once there are five of them; None: as learned, by default no
+                more than what base classes can bear.
+        """
+        if share is not None:
+            check_share(share)
+        self._go(self.history.extended("set", {}, novel_share=share))
+
+    @property
+    def novel_share(self) -> float | None:
+        """The share that was set, here or when the model was learned; None: what base classes can bear."""
+        return self.history.novel_share() or self.base.calibration.novel_share
+
     def undo(self) -> None:
         """Take the last change back; again, the one before it."""
         self._go(self.history.undone())
+
+    def redo(self) -> None:
+        """Make the change again that was undone last."""
+        self._go(self.history.redone())
 
     def restore(self, number: int) -> None:
         """Return to the state after change ``number``; 0 is the model as learned."""
@@ -266,8 +369,30 @@ class Model:
     def head(self) -> Head:
         """The classifier of the present state; computed when first asked for after a change."""
         if self._head is None:
-            self._head = self._build_head()
+            head, share = self._build_head(), self.history.novel_share()
+            self._head = head if share is None else head.expecting(share)
         return self._head
+
+    def head_for(self, *, expect: float | None = None, only: str | Iterable[str] | None = None) -> Head:
+        """The classifier for a question of its own.
+
+        Args:
+            expect: share of the pictures that is expected to be of added classes.
+            only: the classes that come into question: their names, or ``"added"`` or ``"base"``. Each is then
+                as likely as another, unless ``expect`` is given too.
+        """
+        head = self.head if only is None else self.head.among(self._chosen(only))
+        return head if expect is None else head.expecting(expect)
+
+    def _chosen(self, only: str | Iterable[str]) -> list[str]:
+        kinds = {"added": self.added, "base": self.base.names}
+        names = list(kinds.get(only, [only]) if isinstance(only, str) else only)
+        missing = [name for name in names if name not in set(self.names)]
+        if missing:
+            raise unknown_classes(missing, self.names, "class")
+        if not names:
+            raise ModelError("no classes to choose among; none was added to the model")
+        return names
 
     def _build_head(self) -> Head:
         base, names, n_base = self.base, self.names, len(self.base.names)
@@ -275,6 +400,7 @@ class Model:
         weights, estimates = base.weights, base.weights[:0]
         gains, offsets = torch.full((n_base,), base.calibration.gain), torch.zeros(n_base)
         steps = torch.zeros(0)
+        n_shots = torch.tensor([self.shots(name) for name in self.added], dtype=torch.int64)
         if order:
             self._estimates = {rows: self._estimate(rows) for rows in (self._state[name] for name in order)}
             estimates = torch.stack([self._estimates[self._state[name]] for name in order])
@@ -299,8 +425,19 @@ class Model:
             if name in self._base_index
         }
         weights = base.with_examples(weights, extra)
-        prior = base.calibration.prior(n_base, len(order))
-        return Head(names, n_base, weights, gains, offsets, base.weights, estimates, steps, prior, base.space)
+        return Head(
+            names,
+            n_base,
+            weights,
+            gains,
+            offsets,
+            base.weights,
+            estimates,
+            n_shots,
+            steps,
+            base.calibration.prior(n_base, n_shots),
+            base.space,
+        )
 
     def _estimate(self, rows: tuple[int, ...]) -> Tensor:
         """The initial estimate of a class that has these examples; kept from one change to the next."""
@@ -309,9 +446,18 @@ class Model:
             return known
         return self.base.estimate(torch.stack([self.examples[row].feature for row in rows]))
 
-    def scores(self, features: Tensor) -> Tensor:
-        """Calibrated scores ``[M, C]`` of features ``[M, D]``; their softmax are probabilities."""
-        return self.head.scores(self.check_features(features))
+    def scores(
+        self,
+        features: Tensor,
+        *,
+        expect: float | None = None,
+        only: str | Iterable[str] | None = None,
+    ) -> Tensor:
+        """Calibrated scores ``[M, C]`` of features ``[M, D]``; their softmax are probabilities.
+
+        ``expect`` and ``only`` are those of :meth:`head_for`, which also names the C classes in their order.
+        """
+        return self.head_for(expect=expect, only=only).scores(self.check_features(features))
 
     def check_features(self, features: Tensor) -> Tensor:
         """Vectors ``[M, D]`` as float32; another size and values that are not finite are refused."""

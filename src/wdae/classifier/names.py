@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from wdae.errors import ModelError, nearest
 from wdae.printing import printable
 
+UNKNOWN = "unknown"
+"""What is said of a picture that resembles no class."""
 LONGEST = 200
 """Letters of a name; file systems and tables take no more."""
 
@@ -44,6 +46,11 @@ def check_name(name: str, separators: bool = False) -> str:
         raise ModelError(
             f"class name {shown!r} contains {found!r}, which separates folders; use another letter"
         )
+    if folded(composed) == UNKNOWN:
+        raise ModelError(
+            f"class name {shown!r} is what a picture is called that resembles no class; use another name,"
+            " such as 'other'"
+        )
     if composed in (".", ".."):
         raise ModelError(f"class name {shown!r} means a folder; use another name")
     return composed
@@ -52,6 +59,30 @@ def check_name(name: str, separators: bool = False) -> str:
 def has_separator(name: str) -> str:
     """The first separator of paths in a name, or nothing."""
     return next((letter for letter in _SEPARATORS if letter in name), "")
+
+
+def folded(name: str) -> str:
+    """What names have in common that people take for one: case, spaces, underscores, Unicode forms aside.
+
+    >>> folded(" Frying_Pan "), folded("ﬁnch")
+    ('frying pan', 'finch')
+    """
+    return " ".join(
+        unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ").split()
+    )
+
+
+def lookalikes(new: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
+    """Names that people may take for one: each new one with the first that is spelt nearly the same.
+
+    >>> lookalikes(["Lion", "okapi"], ["lion", "frying pan"])
+    [('Lion', 'lion')]
+    """
+    first: dict[str, str] = {}
+    for name in known:
+        first.setdefault(folded(name), name)
+    pairs = [(name, first.setdefault(folded(name), name)) for name in new]
+    return [(name, other) for name, other in pairs if name != other]
 
 
 def shorten(name: str, longest: int = 60) -> str:
@@ -67,4 +98,5 @@ def shorten(name: str, longest: int = 60) -> str:
 def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> ModelError:
     """The error for names that are no class of ``what``."""
     first = next(iter(asked))
-    return ModelError(f"no {what} is called {shorten(first)!r}{nearest(first, known)}")
+    hint = nearest(first, known) or "; none was added yet"
+    return ModelError(f"no {what} is called {shorten(first)!r}{hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wdae.calibration.probabilities import calibration_error
 from wdae.classifier.model import Model
-from wdae.classifier.names import shorten, unknown_classes
+from wdae.classifier.names import UNKNOWN, shorten, unknown_classes
 from wdae.errors import RecipeError
 from wdae.printing import cell, csv_cell, json_text, printable
 
@@ -28,10 +28,21 @@ class Prediction:
     probabilities: tuple[float, ...]
     unknown: bool
 
+    def fields(self, name: str) -> list[str]:
+        """The item, "known" or "unknown", then for each class its name and its probability."""
+        shown = [(c, f"{p:.1%}") for c, p in zip(self.classes, self.probabilities, strict=True)]
+        return [name, UNKNOWN if self.unknown else "known", *(text for pair in shown for text in pair)]
+
     def as_line(self, name: str) -> str:
-        """For people: tab-separated."""
-        shown = [f"{c} {p:.1%}" for c, p in zip(self.classes, self.probabilities, strict=True)]
-        return "\t".join(map(printable, [name, *(["unknown"] if self.unknown else []), *shown]))
+        """For people, and for cut and awk: tab-separated, the same columns for every item."""
+        return "\t".join(map(printable, self.fields(name)))
+
+    def as_csv(self, name: str) -> str:
+        """For spreadsheets: a line of the table that :func:`csv_heading` heads."""
+        shown = [
+            text for c, p in zip(self.classes, self.probabilities, strict=True) for text in (c, f"{p:.6f}")
+        ]
+        return csv_line([name, int(self.unknown), *shown])
 
     def as_json(self, name: str) -> str:
         """For programs: one line."""
@@ -42,20 +53,50 @@ class Prediction:
         return json_text({"item": name, "unknown": self.unknown, "predictions": found})
 
 
-def predictions(model: Model, features: Tensor, top: int, false_alarms: float) -> list[Prediction]:
+def csv_heading(top: int) -> str:
+    """The first line of predictions as CSV.
+
+    >>> csv_heading(2)
+    'item,unknown,class,probability,class_2,probability_2'
+    """
+    marks = ["", *(f"_{i}" for i in range(2, top + 1))]
+    return csv_line(
+        ["item", "unknown", *(f"{word}{mark}" for mark in marks for word in ("class", "probability"))]
+    )
+
+
+def csv_line(cells: Iterable[Any]) -> str:
+    """Cells as a line of CSV, without its end."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([csv_cell(value) for value in cells])
+    return out.getvalue()
+
+
+def predictions(
+    model: Model,
+    features: Tensor,
+    top: int = 1,
+    false_alarms: float = 0.05,
+    *,
+    expect: float | None = None,
+    only: str | Iterable[str] | None = None,
+) -> list[Prediction]:
     """The ``top`` classes of each of the features ``[M, D]``.
 
     Args:
         false_alarms: share of base pictures that may be called unknown wrongly; 0: none is ever.
+        expect: share of pictures that is expected to be of added classes; as the model has it by default.
+        only: the classes that come into question (:meth:`wdae.classifier.Model.head_for`).
     """
     if top < 1:
-        raise RecipeError(f"at least 1 class is shown, got --top {top}")
-    scores = model.scores(features)
+        raise RecipeError(f"at least 1 class is shown, got top {top}")
+    head = model.head_for(expect=expect, only=only)
+    scores = head.scores(model.check_features(features))
     threshold = model.base.calibration.threshold(false_alarms)
     best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
-    unknown = (model.head.familiarity(scores) < threshold).tolist()
+    unknown = (head.familiarity(scores) < threshold).tolist()
     return [
-        Prediction(tuple(model.names[c] for c in classes), tuple(values), no)
+        Prediction(tuple(head.names[c] for c in classes), tuple(values), no)
         for classes, values, no in zip(best.indices.tolist(), best.values.tolist(), unknown, strict=True)
     ]
 
@@ -129,17 +170,27 @@ class Measurement:
         return table
 
 
-def measure(model: Model, examples: Mapping[str, Tensor]) -> Measurement:
-    """Classify labelled examples ``{name: [k, D]}``; every name must be a class of the model."""
-    place = {name: i for i, name in enumerate(model.names)}
+def measure(
+    model: Model,
+    examples: Mapping[str, Tensor],
+    *,
+    expect: float | None = None,
+    only: str | Iterable[str] | None = None,
+) -> Measurement:
+    """Classify labelled examples ``{name: [k, D]}``; every name must be a class that comes into question.
+
+    ``expect`` and ``only`` are those of :meth:`wdae.classifier.Model.head_for`.
+    """
+    head = model.head_for(expect=expect, only=only)
+    place = {name: i for i, name in enumerate(head.names)}
     missing = [name for name in examples if name not in place]
     if missing:
-        raise unknown_classes(missing, model.names, "class of the model")
+        raise unknown_classes(missing, head.names, "class in question" if only else "class of the model")
     labels = torch.cat([torch.full((len(rows),), place[name]) for name, rows in examples.items()])
     features = model.check_features(torch.cat(list(examples.values())))
-    scores = model.scores(features)
+    scores = head.scores(features)
     predicted = scores.argmax(1)
-    n_classes, n_base = len(place), len(model.base.names)
+    n_classes, n_base = len(place), head.n_base
     confusion = torch.bincount(labels * n_classes + predicted, minlength=n_classes**2).view(n_classes, -1)
     right = predicted == labels
     figures = {
@@ -148,7 +199,7 @@ def measure(model: Model, examples: Mapping[str, Tensor]) -> Measurement:
     }
     base = labels < n_base
     if bool(base.any()):
-        learned = Model(model.base)
+        learned = Model(model.base).head_for(only=None if only is None else head.names[:n_base])
         before = learned.scores(features[base]).argmax(1) == labels[base]
         among = scores[base][:, :n_base].argmax(1) == labels[base]
         figures |= {
@@ -157,5 +208,7 @@ def measure(model: Model, examples: Mapping[str, Tensor]) -> Measurement:
             "base_among_all": float(right[base].double().mean()),
         }
     if bool((~base).any()):
+        added = scores[~base][:, n_base:].argmax(1) + n_base == labels[~base]
+        figures["added_among_added"] = float(added.double().mean())
         figures["added_among_all"] = float(right[~base].double().mean())
-    return Measurement(model.names, confusion, figures)
+    return Measurement(head.names, confusion, figures)

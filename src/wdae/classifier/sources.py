@@ -16,7 +16,7 @@ from wdae.classifier.inputs import is_feature_file
 from wdae.classifier.learn_job import LearnConfig, LearnJob, Work
 from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out_parts, learn_from_bank
 from wdae.classifier.model import Model
-from wdae.classifier.names import check_name
+from wdae.classifier.names import check_name, lookalikes
 from wdae.classifier.picture_backbone import EMBEDDED, load_backbone
 from wdae.classifier.picture_bank import picture_bank, trained_backbone
 from wdae.data import ImageSet, hold_out
@@ -124,6 +124,10 @@ def _from_pictures(
     images = _base_only(open_dataset(source))
     for name in images.class_names:
         check_name(name)
+    for name, other in lookalikes(images.class_names, ()):
+        on_progress(f"warning: {name!r} and {other!r} become two classes; if they are one, use one folder")
+    if len(images.class_names) == 1:
+        on_progress("warning: 1 class has nothing to be told from; new classes are told from it alone")
     work.check_source(images.source.stamp())
     per_class = _per_class(images, config.held_out)
     images = hold_out(images, per_class, config.seed) if per_class else images

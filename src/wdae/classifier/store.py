@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from wdae.backbones.from_file import BackboneCard
 from wdae.calibration.pseudo_novel import Weighing
-from wdae.classifier.base_knowledge import BaseKnowledge
-from wdae.classifier.history import History
+from wdae.classifier.base_knowledge import MOST_KEPT, BaseKnowledge, HeldOut
+from wdae.classifier.history import History, Kind
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError, StorageError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.saved import CalibrationRecord, DenoiserRecord, load_method, save_method
+from wdae.methods.saved import CalibrationRecord, DenoiserRecord, Share, load_method, save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
@@ -47,10 +47,11 @@ class ChangeRecord(Record):
 
     number: Count
     parent: Count
-    kind: Literal["add", "remove"]
+    kind: Kind
     time: Text
     added: dict[str, tuple[Count, ...]]
     removed: tuple[str, ...]
+    novel_share: Share | None = None
 
 
 class HistoryRecord(Record):
@@ -263,6 +264,11 @@ def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[s
             "graph/neighbours": base.graph.neighbours.int(),
             "graph/similarities": base.graph.similarities,
         }
+    if base.held_out is not None:
+        tensors |= {
+            "held_out/features": base.held_out.features,
+            "held_out/labels": base.held_out.labels.int(),
+        }
     save_tensors(folder / BASE, tensors)
     method = base.method
     if method.balance is None:
@@ -339,7 +345,22 @@ def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest)
         if neighbours.numel() and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < len(names):
             raise ValueError("a graph with neighbours that are no classes")
         graph = ClassGraph(neighbours, similarities, method.inverse_temperature)
-    return BaseKnowledge(names, weights, counts, method, manifest.scale, graph, manifest.info)
+    held_out = _held_out(tensors, len(names), manifest.dim)
+    return BaseKnowledge(names, weights, counts, method, manifest.scale, graph, manifest.info, held_out)
+
+
+def _held_out(tensors: dict[str, Tensor], n_base: int, dim: int) -> HeldOut | None:
+    if "held_out/features" not in tensors:
+        return None
+    features, labels = tensors["held_out/features"].half(), tensors["held_out/labels"].long()
+    n_kept = min(len(labels), MOST_KEPT)
+    if features.shape != (n_kept, dim) or labels.shape != (n_kept,):
+        raise ValueError(f"held-out pictures of shape {list(features.shape)}")
+    if not bool(features.isfinite().all()):
+        raise ValueError("held-out pictures with values that are not finite")
+    if n_kept and not 0 <= int(labels.min()) <= int(labels.max()) < n_base:
+        raise ValueError("held-out pictures of no class")
+    return HeldOut(features, labels)
 
 
 def _base_of_version_1(tensors: dict[str, Tensor], manifest: ModelManifest) -> BaseKnowledge:

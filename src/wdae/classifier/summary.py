@@ -8,11 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wdae.classifier.history import describe_share
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
-from wdae.printing import cell
+from wdae.printing import cell, size_text
 
 _SHOWN = 30
+_NAMED = 200  # base classes
 _BEFORE = "_before"
 _LABELS = {
     "accuracy_base": "accuracy among base classes",
@@ -34,6 +36,7 @@ def summary(model: Model, path: str | Path) -> dict[str, Any]:
         "backbone": None if model.backbone is None else model.backbone.card,
         "denoiser": base.info.get("denoiser"),
         "steps": None if base.denoiser is None else {str(k): v for k, v in base.denoiser.steps.items()},
+        "novel_share": model.novel_share,
         "refine_base": base.denoiser is not None and base.denoiser.refine_base,
         "figures": dict(base.calibration.figures),
         "head": model.history.head,
@@ -63,11 +66,14 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         else f"{backbone['backbone']}, {backbone['image_size']} px"
     )
     lines = {
-        "model": f"{facts['path']}, {facts['bytes_on_disk'] / 1e6:.1f} MB",
+        "model": f"{facts['path']}, {size_text(facts['bytes_on_disk'])}",
         "classes": f"{len(base)} base, {len(added)} added",
         "features": f"{facts['dim']} dimensions",
         "backbone": pictures,
         "denoiser": facts["denoiser"],
+        "expects": describe_share(facts["novel_share"]),
+        "base classes": ", ".join(shorten(name) for name in base[:_NAMED])
+        + (f" … and {len(base) - _NAMED} more (--json lists all)" if len(base) > _NAMED else ""),
     }
     for key, value in lines.items():
         console.print(cell(f"{key}: {value}"), soft_wrap=True)

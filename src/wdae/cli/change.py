@@ -1,13 +1,13 @@
-"""``wdae add``, ``wdae remove`` and ``wdae undo``: commands that change a model."""
+"""``wdae add``, ``remove``, ``merge``, ``set``, ``undo`` and ``redo``: commands that change a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Model, Patience, SkipBroken
+from wdae.cli.options import Model, Patience, SkipBroken, check_model, check_sources, parse_share
 from wdae.printing import say, warn
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def add(
 ) -> None:
     """Teach a model new classes: wdae add model DIR, or wdae add model --class okapi a.jpg b.jpg.
 
-    Base classes keep their weights. The state before the change stays on disk: wdae undo returns to it.
+    Base classes keep their weights. It says what the new classes cost them, on base pictures that nothing was
+    learned from; wdae set and wdae predict --expect shift the balance. The state before the change stays on
+    disk: wdae undo returns to it. The same picture given twice counts once.
 
     Parameters
     ----------
@@ -36,23 +38,44 @@ def add(
     update
         Classes may be known already; they get more examples.
     """
+    check_model(model)
+    sources = tuple(check_sources(sources))
+    from wdae.classifier.cost import cost
     from wdae.classifier.explain import warnings_about
     from wdae.classifier.inputs import read_examples
+    from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
 
     opened = load(model)
+    more = "--update"
     if class_name is not None and not update:
-        opened.refuse_known([class_name])
+        opened.refuse_known([class_name.strip()], more)
     found = read_examples(opened, sources, class_name, skip_broken=skip_broken)  # others need not wait for it
+    if not update:
+        opened.refuse_known(found.features, more)
     opened.checked(found.features, update=update)
     for name in found.dropped:
         warn(f"left out, cannot be read: {name}")
     with changing(model, patience=patience, opened=opened) as changed:
+        head, shots = changed.head, {name: changed.shots(name) for name in found.features}
+        known = changed.names
         changed.add(found.features, update=update, sources=found.sources, pictures=found.pictures)
     for name, rows in found.features.items():
-        say(f"{name}: {len(rows)} examples added, {changed.shots(name)} in all")
+        new = changed.shots(name) - shots[name]
+        again = f" ({len(rows) - new} were there already, or given twice)" if new < len(rows) else ""
+        say(f"{name}: {new} examples added{again}, {changed.shots(name)} in all")
         for line in warnings_about(changed, name):
             warn(f"warning: {line}")
+    for name, other in lookalikes([name for name in found.features if name not in known], known):
+        warn(
+            f"warning: {name!r} is a class beside {other!r}; if they are one: wdae merge {model} {name!r}"
+            f" --into {other!r}"
+        )
+    price = cost(changed, head)
+    if price is None:
+        say("base classes: what it costs them cannot be told; this model keeps no held-out pictures of them")
+    else:
+        say(price.as_text())
     say(f"{model}: {_size(changed)}")
 
 
@@ -64,6 +87,7 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
     classes
         Names of classes that were added.
     """
+    check_model(model)
     from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
@@ -71,17 +95,66 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
     say(f"{model}: {_size(changed)}")
 
 
-def undo(model: Model, /, *, to: int | None = None, patience: Patience = 60.0) -> None:
-    """Take the last change of a model back; again, the one before it.
+def merge(
+    model: Model, /, *classes: str, into: Annotated[str, Parameter(name="--into")], patience: Patience = 60.0
+) -> None:
+    """Make one class of several: wdae merge model Lion --into lion. wdae undo parts them again.
 
-    Nothing is lost: --to goes to the state after any change, later ones included, so that it also redoes.
-    wdae info numbers the changes.
+    Parameters
+    ----------
+    classes
+        Names of classes that were added; they go.
+    into
+        The class that gets their examples: an added one or a base class.
+    """
+    check_model(model)
+    from wdae.classifier.store import changing
+
+    with changing(model, patience=patience) as changed:
+        changed.merge(classes, into)
+    say(f"{into}: {changed.shots(into)} examples given")
+    say(f"{model}: {_size(changed)}")
+
+
+def set_(model: Model, setting: Literal["novel-share"], value: str, /, *, patience: Patience = 60.0) -> None:
+    """Change a setting of a model: wdae set model novel-share 0.2. wdae undo takes it back.
+
+    novel-share is how many of the pictures you classify are expected to be of added classes, once there are
+    five of them. More finds more of the new things, and calls more of the old ones by their names.
+
+    Parameters
+    ----------
+    setting
+        novel-share.
+    value
+        A share between 0 and 1, or default: no more than what base classes can bear.
+    """
+    check_model(model)
+    share = None if value == "default" else parse_share(value, "novel-share 0.2, or default")
+    from wdae.classifier.cost import cost
+    from wdae.classifier.history import describe_share
+    from wdae.classifier.store import changing
+
+    with changing(model, patience=patience) as changed:
+        head = changed.head
+        changed.set_novel_share(share)
+    say(f"{model}: expects {describe_share(changed.novel_share)}")
+    price = cost(changed, head) if changed.added else None
+    if price is not None:
+        say(price.as_text())
+
+
+def undo(model: Model, /, *, to: int | None = None, patience: Patience = 60.0) -> None:
+    """Take the last change of a model back; again, the one before it. wdae redo makes it again.
+
+    Nothing is lost: --to goes to the state after any change, back or forth. wdae info numbers the changes.
 
     Parameters
     ----------
     to
         Go to the state after the change of this number, back or forth (0: as learned).
     """
+    check_model(model)
     from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
@@ -89,8 +162,22 @@ def undo(model: Model, /, *, to: int | None = None, patience: Patience = 60.0) -
             changed.undo()
         else:
             changed.restore(to)
-    at = "as learned" if changed.history.head == 0 else f"after change {changed.history.head}"
-    say(f"{model}: {at}; {_size(changed)}")
+    _say_where(model, changed)
+
+
+def redo(model: Model, /, *, patience: Patience = 60.0) -> None:
+    """Make the change again that wdae undo has taken back; again, the one after it."""
+    check_model(model)
+    from wdae.classifier.store import changing
+
+    with changing(model, patience=patience) as changed:
+        changed.redo()
+    _say_where(model, changed)
+
+
+def _say_where(path: Path, model: Classifier) -> None:
+    at = "as learned" if model.history.head == 0 else f"after change {model.history.head}"
+    say(f"{path}: {at}; {_size(model)}")
 
 
 def _size(model: Classifier) -> str:

@@ -6,42 +6,51 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from wdae.cli.options import Csv, Device, Json
+from wdae.cli.options import Csv, Device, Expect, Json, Only, check_sources, parse_only, parse_share
 from wdae.errors import ModelError
 from wdae.printing import json_text, say
+
+_BANK = Group("Options for methods on a bank", sort_key=2)
 
 
 def evaluate(
     *methods: str,
-    bank: Path | None = None,
-    protocol: Literal["few-way", "all-way"] = "few-way",
-    shots: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (1, 5),
-    ways: int = 5,
-    queries: int = 15,
-    episodes: int | None = None,
-    seed: int = 0,
-    device: Device = "auto",
-    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    expect: Expect = None,
+    only: Only = None,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     json: Json = False,
     csv: Csv = False,
+    bank: Annotated[Path | None, Parameter(group=_BANK)] = None,
+    protocol: Annotated[Literal["few-way", "all-way"], Parameter(group=_BANK)] = "few-way",
+    shots: Annotated[tuple[int, ...], Parameter(consume_multiple=True, group=_BANK)] = (1, 5),
+    ways: Annotated[int, Parameter(group=_BANK)] = 5,
+    queries: Annotated[int, Parameter(group=_BANK)] = 15,
+    episodes: Annotated[int | None, Parameter(group=_BANK)] = None,
+    seed: Annotated[int, Parameter(group=_BANK)] = 0,
+    device: Annotated[Device, Parameter(group=_BANK)] = "auto",
+    precision: Annotated[Literal["auto", "float32", "bfloat16"], Parameter(group=_BANK)] = "auto",
 ) -> None:
-    """Measure methods on novel and base classes, on the same episodes: wdae evaluate runs/gnn --bank DIR.
+    """Measure your model on labelled pictures, or methods on episodes of a feature bank.
 
-    Novel: novel queries among novel classes. Base: base queries among base classes. All: both among all
-    classes. The initial estimate is measured beside, and gains over it are paired, episode by episode.
+    **Your model**: wdae evaluate model DIR, where DIR has a folder of pictures per class, or is a file of
+    features with labels. It shows a table per class, base accuracy before and after classes were added, and
+    how base and added classes trade off, from expecting nothing new to expecting nothing else; --output gets
+    the confusion matrix too.
 
-    Without --bank, measure a model of wdae learn on labelled pictures or features: wdae evaluate model DIR.
-    It shows a table per class, and base accuracy before and after classes were added; --output gets the
-    confusion matrix too.
+    **Methods, for research**: wdae evaluate runs/gnn --bank DIR measures them on novel and base classes, on
+    the same episodes. Novel: novel queries among novel classes. Base: base queries among base classes. All:
+    both among all classes. The initial estimate is measured beside, and gains over it are paired, episode by
+    episode.
 
     Parameters
     ----------
     methods
-        Run folders of wdae train, method files (model.safetensors), or names of methods without parameters.
-        Without --bank: a model and a folder with a folder of pictures per class.
+        A model and what to measure it on. With --bank: run folders of wdae train, method files
+        (model.safetensors), or names of methods without parameters.
+    output
+        Folder for result files (JSON).
     bank
         The feature bank to draw episodes from.
     protocol
@@ -58,12 +67,12 @@ def evaluate(
         Which episodes.
     precision
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
-    output
-        Folder for result files (JSON with per-episode values).
     """
     if bank is None:
-        _evaluate_model(methods, output, json, csv)
+        _evaluate_model(methods, output, json, csv, expect, only)
         return
+    if expect is not None or only is not None:
+        raise ModelError("--expect and --only are for a model: wdae evaluate MODEL DIR; leave --bank out")
     from wdae import api
     from wdae.evaluation.text_table import show
 
@@ -89,25 +98,34 @@ def evaluate(
         show(table.accuracies(), *([table.differences("initial-estimate")] if methods else []))
 
 
-def _evaluate_model(words: Sequence[str], output: Path | None, json: bool, csv: bool) -> None:
+def _evaluate_model(
+    words: Sequence[str],
+    output: Path | None,
+    json: bool,
+    csv: bool,
+    expect: str | None,
+    only: Sequence[str] | None,
+) -> None:
     """Classify labelled pictures or features with a model, and print the table per class and the figures."""
+    if not words or not (Path(words[0]) / "model.json").exists():
+        raise ModelError(
+            "give a model and a folder of labelled pictures: wdae evaluate MODEL DIR; or, for methods, a"
+            " feature bank to draw episodes from: --bank"
+        )
+    if len(words) != 2:
+        raise ModelError(f"a model is evaluated on one folder or file of features, got {len(words) - 1}")
+    share, sources = parse_share(expect), check_sources([Path(words[1])])
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.predictions import measure
-    from wdae.classifier.store import is_model, load
+    from wdae.classifier.store import load
     from wdae.storage.files import write_text
     from wdae.storage.records import write_json
 
-    if not words or not is_model(words[0]):
-        raise ModelError(
-            "give a feature bank to draw episodes from with --bank, or a model and a folder of labelled"
-            " pictures: wdae evaluate MODEL DIR"
-        )
-    if len(words) != 2:
-        raise ModelError(f"a model is evaluated on one folder or file of features, got {len(words) - 1}")
     model = load(words[0])
-    found = measure(model, read_examples(model, [Path(words[1])], None).features)
+    chosen = parse_only(only, model.names)
+    found = measure(model, read_examples(model, sources, None).features, expect=share, only=chosen)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / "evaluation.json", found.as_json())

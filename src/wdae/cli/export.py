@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Model
-from wdae.printing import say
+from wdae.cli.options import Expect, Model, Only, check_model, parse_only, parse_share
+from wdae.printing import say, size_text
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
 
@@ -20,6 +20,8 @@ def export(
     to: Literal["onnx", "torchscript", "linear"],
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     part: Literal["auto", "whole", "classifier"] = "auto",
+    expect: Expect = None,
+    only: Only = None,
 ) -> None:
     """Write the model as it is now to a file that runs without this library.
 
@@ -36,13 +38,17 @@ def export(
     part
         whole: from pictures on; classifier: from features on; auto: whole if there is a backbone.
     """
+    check_model(model)
+    share = parse_share(expect)
     from wdae.classifier.store import load
     from wdae.export import export_linear, export_onnx, export_torchscript
 
     opened = load(model)
+    chosen = parse_only(only, opened.names)
     path = output or model.with_name(model.name + SUFFIXES[to])
     if to == "linear":
-        export_linear(opened, path)
+        export_linear(opened, path, expect=share, only=chosen)
     else:
-        (export_onnx if to == "onnx" else export_torchscript)(opened, path, part)
-    say(f"{path}: {len(opened.names)} classes, {path.stat().st_size / 1e6:.1f} MB")
+        (export_onnx if to == "onnx" else export_torchscript)(opened, path, part, expect=share, only=chosen)
+    n_classes = len(opened.head_for(only=chosen).names)
+    say(f"{path}: {n_classes} classes, {size_text(path.stat().st_size)}")

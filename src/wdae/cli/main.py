@@ -18,30 +18,41 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 ABOUT = "Teach a trained classifier new classes from a few pictures each, without forgetting the old ones."
-COMMANDS = {
-    "demo": "Train and measure on the bank that ships with the package: a first look.",
-    "train": "Train a denoiser of class weights on a feature bank (stage 2).",
-    "evaluate": "Measure methods on novel and base classes, on the same episodes.",
-    "reproduce": "Run the rows of the paper's tables and set them beside its figures.",
-    "compare": "Train and measure many methods on one bank, on the same episodes.",
-    "methods": "List the methods there are, with their papers and what each can do.",
-    "learn": "Learn a model from your base classes, to teach new classes to.",
-    "add": "Teach a model new classes, from a few pictures each.",
-    "predict": "Classify pictures with a model.",
-    "remove": "Take added classes out of a model.",
-    "undo": "Take the last change of a model back.",
-    "info": "Show a model's classes, shots, history, sizes and figures.",
-    "explain": "Show what a model made of a class, and what it may be confused with.",
-    "export": "Write a model to run elsewhere: onnx, torchscript or a plain matrix.",
-    "bank": "Feature banks: import one, look at one, make a synthetic one.",
-    "data": "Sets of pictures: look at one, check it, prepare it.",
-    "pretrain": "Train a backbone and its classifier on the base classes (stage 1).",
-    "extract": "Turn pictures into a feature bank with a trained backbone.",
+SECTIONS = {
+    "Your model": {
+        "learn": "Learn a model from your base classes, or take the one that is ready.",
+        "add": "Teach a model new classes, from a few pictures each.",
+        "predict": "Classify pictures with a model.",
+        "evaluate": "Measure your model on labelled pictures; or methods on episodes of a bank.",
+        "info": "Show a model's classes, shots, history, sizes and figures.",
+        "explain": "Show what a model made of a class, and what it may be confused with.",
+        "set": "Change how often a model expects added classes.",
+        "remove": "Take added classes out of a model.",
+        "merge": "Make one class of several.",
+        "undo": "Take the last change of a model back.",
+        "redo": "Make a change again that was taken back.",
+        "export": "Write a model to run elsewhere: onnx, torchscript or a plain matrix.",
+    },
+    "Research": {
+        "demo": "Train and measure on the bank that ships with the package: a first look.",
+        "train": "Train a denoiser of class weights on a feature bank (stage 2).",
+        "compare": "Train and measure many methods on one bank, on the same episodes.",
+        "reproduce": "Run the rows of the paper's tables and set them beside its figures.",
+        "methods": "List the methods there are, with their papers and what each can do.",
+        "pretrain": "Train a backbone and its classifier on the base classes (stage 1).",
+        "extract": "Turn pictures into a feature bank with a trained backbone.",
+        "bank": "Feature banks: import one, look at one, make a synthetic one.",
+        "data": "Sets of pictures: look at one, check it, prepare it.",
+    },
 }
+COMMANDS = {name: about for section in SECTIONS.values() for name, about in section.items()}
 _HOMES = {
     "add": "change:add",
     "remove": "change:remove",
+    "merge": "change:merge",
+    "set": "change:set_",
     "undo": "change:undo",
+    "redo": "change:redo",
     "predict": "model:predict",
     "info": "model:info",
     "explain": "model:explain",
@@ -99,9 +110,12 @@ def root() -> App:
 def overview() -> str:
     """What ``wdae --help`` says."""
     width = max(len(name) for name in COMMANDS)
-    commands = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+    commands = "".join(
+        f"{title}:\n" + "".join(f"  {name:<{width}}  {about}\n" for name, about in section.items()) + "\n"
+        for title, section in SECTIONS.items()
+    )
     return (
-        f"{ABOUT}\n\nUsage: wdae COMMAND [OPTIONS]\n\nCommands:\n{commands}\n\n"
+        f"{ABOUT}\n\nUsage: wdae COMMAND [OPTIONS]\n\n{commands}"
         "Options:\n"
         "  --help, -h  Show this, or the options of a command: wdae COMMAND --help\n"
         "  --version   Show the version\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from wdae.cli.options import Json
 
+_OURS = "wdae-gnn+"  # a recipe rather than a method of its own
+
 
 def methods(*, json: Json = False, recipe: str | None = None) -> None:
     """List the methods there are, with their papers and what each can do.
@@ -11,8 +13,15 @@ def methods(*, json: Json = False, recipe: str | None = None) -> None:
     Parameters
     ----------
     recipe
-        Print the recipe that wdae compare trains this method with, for wdae train --recipe.
+        Print the recipe that this method is trained with (by wdae compare), for wdae train --recipe.
     """
+    if recipe == _OURS:
+        from wdae.classifier.learn_job import best_recipe
+        from wdae.config import dump, load
+        from wdae.stage2.config import MetaRecipe
+
+        print(dump(load(MetaRecipe, best_recipe())), end="")
+        return
     if recipe is not None:
         from wdae.comparison.config import CompareRecipe
         from wdae.comparison.run import training_recipe
@@ -45,6 +54,14 @@ def methods(*, json: Json = False, recipe: str | None = None) -> None:
                 "ordered": kind.ordered,
             }
         )
+    rows.append(
+        rows[-1]
+        | {
+            "name": _OURS,
+            "about": "wdae-gnn in a space of its own, what wdae learn teaches with; by its recipe only",
+            "paper": "ours",
+        }
+    )
     if json:
         print(dumps(rows, indent=2))
         return

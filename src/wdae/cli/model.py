@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Json, Model, SkipBroken
-from wdae.printing import json_text, say
+from wdae.cli.options import (
+    Csv,
+    Expect,
+    Json,
+    Model,
+    Only,
+    SkipBroken,
+    check_model,
+    check_sources,
+    parse_only,
+    parse_share,
+)
+from wdae.errors import DataError, ModelError, listed
+from wdae.printing import json_text, say, warn
 
 
 def predict(
@@ -16,36 +29,72 @@ def predict(
     /,
     *sources: Path,
     top: int = 1,
-    json: Json = False,
+    expect: Expect = None,
+    only: Only = None,
     false_alarms: float = 0.05,
+    json: Json = False,
+    csv: Csv = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     skip_broken: SkipBroken = False,
 ) -> None:
     """Classify pictures: wdae predict model a.jpg photos/ --top 5.
 
-    One line a picture: its name, then classes with their probabilities; "unknown" first where it resembles no
-    class. With --json, one object a line. Any number of pictures streams through.
+    One line a picture, columns apart by tabs: the picture; "known", or "unknown" where it resembles no class;
+    then classes, each with its probability in a column of its own. With --json, one object a line. Any number
+    of pictures streams through.
 
     Parameters
     ----------
     sources
-        Pictures, folders of pictures, or files of features.
+        Pictures, folders of pictures, patterns such as "new/*.jpg", or files of features.
     top
         Classes to show.
     false_alarms
         Share of base pictures that may be called unknown wrongly; 0 turns it off.
+    output
+        Write to this file, which appears when it is whole.
     """
+    check_model(model)
+    if top < 1:
+        raise ModelError(f"at least 1 class is shown, got --top {top}")
+    if not 0 <= false_alarms <= 1:
+        raise ModelError(f"--false-alarms lies between 0 and 1, got {false_alarms}")
+    share, sources = parse_share(expect), tuple(check_sources(sources))
     from wdae.classifier.inputs import stream_items
-    from wdae.classifier.predictions import predictions
+    from wdae.classifier.predictions import csv_heading, predictions
     from wdae.classifier.store import load
+    from wdae.storage.files import atomic_file
 
     opened = load(model)
-    for names, features in stream_items(opened, sources, skip_broken=skip_broken):
-        for name, found in zip(names, predictions(opened, features, top, false_alarms), strict=True):
-            print(found.as_json(name) if json else found.as_line(name))
+    chosen, unreadable = parse_only(only, opened.names), list[str]()
+
+    def lines() -> Iterator[str]:
+        if csv:
+            yield csv_heading(min(top, len(opened.head_for(only=chosen).names)))
+        for names, features in stream_items(opened, sources, unreadable):
+            found = predictions(opened, features, top, false_alarms, expect=share, only=chosen)
+            for name, one in zip(names, found, strict=True):
+                yield one.as_json(name) if json else one.as_csv(name) if csv else one.as_line(name)
+
+    if output is None:
+        for line in lines():
+            print(line)
+    else:
+        with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8") as file:
+            count = sum(bool(file.write(line + "\n")) for line in lines()) - csv
+        say(f"{output}: {count} lines")
+    if unreadable and not skip_broken:
+        raise DataError(
+            f"cannot be read: {listed(unreadable)}; everything else was classified. Repair the pictures, or"
+            " leave them out with --skip-broken"
+        )
+    for name in unreadable:
+        warn(f"left out, cannot be read: {name}")
 
 
 def info(model: Model, /, *, json: Json = False) -> None:
     """Show a model's classes, shots, history, sizes and figures, and check its files."""
+    check_model(model)
     from wdae.classifier.store import load
     from wdae.classifier.summary import print_summary, summary
 
@@ -77,6 +126,7 @@ def explain(
     picture
         Draw it to this file as well (a .png, with a .svg beside it).
     """
+    check_model(model)
     from wdae.classifier.explain import explain as explained
     from wdae.classifier.store import load
 

@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -50,6 +52,7 @@ def recipe_command(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         names = {f"key_{i}": key for i, key in enumerate(describe(config)) if key.name not in without}
+        shown = cache(lambda: load(config, default())) if default is not None else None
         by_name = {key.name: key for key in names.values()}
         former = {f"former_{old}": (old, by_name[new]) for old, new in config.former.items()}
 
@@ -64,7 +67,7 @@ def recipe_command(
                 refuse_untrusted(getattr(resolved, "backbone", ""), (), recipe)
             return function(resolved, *args, **options)
 
-        annotations = {option: _annotation(key) for option, key in names.items()}
+        annotations = {option: _annotation(key, shown=shown) for option, key in names.items()}
         annotations |= {option: _annotation(key, old) for option, (old, key) in former.items()}
         signature = _signature(function, annotations)
         command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -127,15 +130,25 @@ def _signature(function: Callable[..., Any], keys: Mapping[str, Any]) -> inspect
     return inspect.Signature([*own, file, *given])
 
 
-def _annotation(key: Key, former: str | None = None) -> Any:
+def _annotation(key: Key, former: str | None = None, shown: Callable[[], Config] | None = None) -> Any:
     """How cyclopts reads a key: as text, since :func:`wdae.config.load` judges all types at once.
 
-    A ``former`` name is understood but not listed.
+    A ``former`` name is understood but not listed. Defaults are those of the recipe that ``shown`` gives,
+    which is read when help is asked for.
     """
     plain = _without_none(key.annotation)
     description = key.description.replace("``", "")
     sentence = f"{description} ({key.type})" if description else key.type
-    show = (lambda _: key.default_text) if not key.required else False
+
+    def default(_: object) -> str:
+        if shown is None:
+            return key.default_text
+        value: Any = shown()
+        for part in key.name.split("."):
+            value = getattr(value, part)
+        return replace(key, default=value, required=False).default_text
+
+    show = default if shown is not None or not key.required else False
     option = f"--{former or key.name}".replace("_", "-")
     common: dict[str, Any] = {"name": option, "group": _KEYS, "help": sentence, "show_default": show}
     common["show"] = former is None

@@ -37,5 +37,6 @@ def recipe_file(name: str | Path, benchmark: str = "") -> Path:
     if found is None:
         folder = recipe_folder(benchmark)
         known = [str(file.relative_to(folder).with_suffix("")) for file in sorted(folder.rglob("*.yaml"))]
-        raise RecipeError(f"no recipe {str(name)!r}{nearest(str(name), known)}; give a file or one of these")
+        hint = nearest(str(name), known)
+        raise RecipeError(f"no file and no recipe of the package is called {str(name)!r}{hint}")
     return found

@@ -5,7 +5,7 @@ from wdae.data.cache import PixelArray, pixels
 from wdae.data.image_set import ImageSet, hold_out
 from wdae.data.layouts import LAYOUTS, open_dataset
 from wdae.data.source import ArraySource, EncodedSource, FileSource, ImageSource
-from wdae.data.splits import Split, load_split
+from wdae.data.splits import ClassSplit, load_split
 from wdae.data.stream import Batch, CentralSquare, RandomSquare, stream
 
 __all__ = [
@@ -14,13 +14,13 @@ __all__ = [
     "AugmentConfig",
     "Batch",
     "CentralSquare",
+    "ClassSplit",
     "EncodedSource",
     "FileSource",
     "ImageSet",
     "ImageSource",
     "PixelArray",
     "RandomSquare",
-    "Split",
     "hold_out",
     "load_split",
     "open_dataset",

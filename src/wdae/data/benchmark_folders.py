@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from wdae.data.findings import Findings, Picture, build_file_set, folders_in, part_named, pictures_in
-from wdae.data.splits import Split
+from wdae.data.splits import ClassSplit
 from wdae.errors import listed
 from wdae.parts import Part
 
 
-def read_benchmark_folders(root: Path, split: Split) -> Findings:
+def read_benchmark_folders(root: Path, split: ClassSplit) -> Findings:
     """Read ``root/CLASS/*`` by the split, or ``root/{train,val,test}/CLASS/*`` by the folders.
 
     Where the folders and the split disagree about a class the folders win, and a note says so.

@@ -145,7 +145,7 @@ def pixels(
     if dropped and not skip_broken:
         raise DataError(
             f"{image_set.name}: {len(dropped)} of {len(image_set)} pictures cannot be read: "
-            f"{listed(dropped)}; repair them, or leave them out with --skip-broken"
+            f"{listed(dropped)}; repair them, or leave them out with skip_broken (--skip-broken)"
         )
     kept = np.setdiff1d(np.arange(len(image_set), dtype=np.int64), np.array(sorted(broken), dtype=np.int64))
     if not len(kept):
@@ -271,5 +271,5 @@ def _no_cache(root: Path, count: int, size: int, error: Exception) -> DataError:
     need = count * size * size * 3
     return DataError(
         f"cannot keep {count} pictures of {size} × {size} pixels ({need / 1e6:.1f} MB) in {root}: {error};"
-        " free some space there, or choose another folder with --cache-dir or WDAE_CACHE"
+        " free some space there, or choose another folder with cache_dir (--cache-dir) or WDAE_CACHE"
     )

@@ -65,9 +65,7 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
     except Image.DecompressionBombError as error:
         raise DataError(f"{error}; at most {MAX_PIXELS} pixels are accepted") from error
     except UnidentifiedImageError as error:
-        raise DataError(
-            f"not a picture: begins with {data[:12]!r}; accepted: {', '.join(FORMATS)}"
-        ) from error
+        raise DataError(f"not a picture that is read ({', '.join(FORMATS)})") from error
     except Exception as error:  # decoders raise anything at all on malformed input
         raise DataError(f"cannot be decoded: {str(error)[:200]}") from error
 

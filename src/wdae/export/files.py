@@ -9,9 +9,9 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,14 @@ from wdae.storage.tensors import save_tensors
 TOLERANCE = 1e-4
 
 
-def export_linear(model: Model, path: str | Path) -> Path:
+class Question(TypedDict, total=False):
+    """What the file is to answer: ``expect`` and ``only`` of :meth:`wdae.classifier.Model.head_for`."""
+
+    expect: float | None
+    only: str | Iterable[str] | None
+
+
+def export_linear(model: Model, path: str | Path, **question: Unpack[Question]) -> Path:
     """Write ``softmax(z @ weight.T + bias)`` as a safetensors file, class names in its metadata.
 
     ``weight`` is ``[C, D]``, ``bias`` ``[C]``; ``power`` and ``centre`` ``[D]`` bring a feature x into the
@@ -40,18 +47,18 @@ def export_linear(model: Model, path: str | Path) -> Path:
     ...     {name: list(tensor.shape) for name, tensor in sorted(load_tensors(file).items())}
     {'bias': [5], 'centre': [4], 'power': [], 'weight': [5, 4]}
     """
-    head = model.head
+    head = model.head_for(**question)
     tensors = {
         "weight": head.matrix,
         "bias": head.offsets,
         "power": torch.tensor(1.0 if head.space is None else head.space.power),
         "centre": torch.zeros(model.base.dim) if head.space is None else head.space.centre,
     }
-    save_tensors(path, tensors, metadata(model))
+    save_tensors(path, tensors, metadata(head))
     return Path(path)
 
 
-def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
+def export_onnx(model: Model, path: str | Path, part: Part = "auto", **question: Unpack[Question]) -> Path:
     """Write an ONNX file with any number of items a batch and the class names in its metadata.
 
     Its outputs are ``scores`` and ``probabilities``.
@@ -69,11 +76,12 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(error.name or "onnx", "onnx", "exporting to ONNX") from None
-    module, name, items = export_module(model, part)
+    head = model.head_for(**question)
+    module, name, items = export_module(model, head, part)
     with atomic_file(path) as temporary:
         _convert(module, name, items, temporary)
         proto = onnx.load(str(temporary))
-        for key, value in metadata(model).items():
+        for key, value in metadata(head).items():
             entry = proto.metadata_props.add()
             entry.key, entry.value = key, value
         onnx.save(proto, str(temporary))
@@ -86,7 +94,9 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto") -> Path:
     return Path(path)
 
 
-def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> Path:
+def export_torchscript(
+    model: Model, path: str | Path, part: Part = "auto", **question: Unpack[Question]
+) -> Path:
     """Write a TorchScript file; class names travel in its extra file ``labels``.
 
     >>> import tempfile
@@ -98,11 +108,12 @@ def export_torchscript(model: Model, path: str | Path, part: Part = "auto") -> P
     >>> list(scores.shape)
     [4, 5]
     """
-    module, _, items = export_module(model, part)
+    head = model.head_for(**question)
+    module, _, items = export_module(model, head, part)
     with atomic_file(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(module, items)
-        torch.jit.save(traced, str(temporary), _extra_files=metadata(model))
+        torch.jit.save(traced, str(temporary), _extra_files=metadata(head))
         _check(torch.jit.load(str(temporary)), module, items)
     return Path(path)
 

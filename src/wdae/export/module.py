@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from wdae.classifier.model import Model
+from wdae.classifier.model import Head, Model
 from wdae.errors import ModelError
 
 Part = Literal["auto", "whole", "classifier"]
@@ -17,11 +17,11 @@ Part = Literal["auto", "whole", "classifier"]
 class ExportedClassifier(nn.Module):
     """Features ``[B, D]`` to scores and probabilities ``[B, C]``."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, head: Head) -> None:
         super().__init__()
-        self.matrix = nn.Buffer(model.head.matrix.clone())
-        self.offsets = nn.Buffer(model.head.offsets.clone())
-        space = model.head.space
+        self.matrix = nn.Buffer(head.matrix.clone())
+        self.offsets = nn.Buffer(head.offsets.clone())
+        space = head.space
         self.power = 1.0 if space is None else space.power
         self.centre = None if space is None else nn.Buffer(space.centre.clone())
 
@@ -43,7 +43,7 @@ def _unit(rows: Tensor) -> Tensor:
 class ExportedModel(nn.Module):
     """Pictures ``[B, 3, S, S]``, RGB from 0 to 1, to scores and probabilities ``[B, C]``."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, head: Head) -> None:
         super().__init__()
         if model.backbone is None:
             raise ModelError("the model has no backbone to export; export the classifier alone")
@@ -51,7 +51,7 @@ class ExportedModel(nn.Module):
         self.mean = nn.Buffer(torch.tensor(card["mean"]).view(1, 3, 1, 1))
         self.std = nn.Buffer(torch.tensor(card["std"]).view(1, 3, 1, 1))
         self.backbone = model.backbone.network
-        self.classifier = ExportedClassifier(model)
+        self.classifier = ExportedClassifier(head)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and their softmax."""
@@ -59,10 +59,11 @@ class ExportedModel(nn.Module):
         return scores, probabilities
 
 
-def export_module(model: Model, part: Part = "auto") -> tuple[nn.Module, str, Tensor]:
+def export_module(model: Model, head: Head, part: Part = "auto") -> tuple[nn.Module, str, Tensor]:
     """The module, the name of its input, and an input of two items to trace it with.
 
     Args:
+        head: the model's classifier for the question that the file is to answer.
         part: ``whole`` starts at pictures, ``classifier`` at features; ``auto``: at pictures if it can.
     """
     if part == "auto":
@@ -70,14 +71,14 @@ def export_module(model: Model, part: Part = "auto") -> tuple[nn.Module, str, Te
     generator = torch.Generator().manual_seed(0)
     if part == "classifier":
         features = torch.randn(2, model.base.dim, generator=generator)
-        return ExportedClassifier(model).eval(), "features", features
-    module = ExportedModel(model).eval()
+        return ExportedClassifier(head).eval(), "features", features
+    module = ExportedModel(model, head).eval()
     assert model.backbone is not None
     side = model.backbone.image_size
     return module, "images", torch.rand(2, 3, side, side, generator=generator)
 
 
-def metadata(model: Model) -> dict[str, str]:
+def metadata(head: Head) -> dict[str, str]:
     """What travels with every export; ``labels`` is a JSON list in the order of the scores."""
-    labels = json.dumps(list(model.names), ensure_ascii=False)
-    return {"format": "wdae-export 1", "labels": labels, "n_base": str(model.head.n_base)}
+    labels = json.dumps(list(head.names), ensure_ascii=False)
+    return {"format": "wdae-export 1", "labels": labels, "n_base": str(head.n_base)}

@@ -2,9 +2,9 @@
 
 A class's score is ``a · γ cos(z, w) + b``. For base classes ``a`` is 1, ``b`` is 0 and γ the gain that suits
 held-out images. A novel class has been seen a few times only, so its weight fits less well than a learned
-one. It gets ``a`` and ``b`` of its number of shots, found on pseudo-novel classes, and a prior: by default
-half of all images are expected to be of novel classes, as in the paper's evaluation, but no more than a tenth
-of each.
+one. It gets ``a`` and ``b`` of its number of shots, found on pseudo-novel classes, and a prior: how many of
+all images are expected to be of novel classes. In an evaluation that is half of them, as in the paper, but no
+more than a tenth of each; a model that people ask expects no more than what base classes can bear.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from wdae.nn.space import FeatureSpace
 
 WAYS = 5
 """Pseudo-novel classes at once; of fewer novel classes a smaller share of images is expected."""
+HALF = 0.5
+"""The share of novel images in the paper's evaluation."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,13 @@ class Calibration:
         gain: γ of base classes, fitted on held-out images.
         slopes, offsets: of novel classes, by number of shots; ``slope · gain · cos + offset``, for classes
             that are all equally likely.
-        novel_share: the share of images expected to be of novel classes, all together.
+        novel_share: the share of images expected to be of novel classes, all together; None: that of
+            ``protecting``.
         familiarity: quantiles of the largest score on held-out base images, evenly spaced from 0 to 1;
             empty where there were none.
         figures: how well it works, on images that it was not found on.
+        protecting: by number of shots, the largest share with which novel classes cost base images no more
+            accuracy than is allowed (:func:`wdae.calibration.protection.protecting_shares`).
     """
 
     gain: float
@@ -45,23 +50,28 @@ class Calibration:
     offsets: Mapping[int, float] = field(default_factory=dict)
     familiarity: tuple[float, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
-    novel_share: float = 0.5
+    novel_share: float | None = HALF
+    protecting: Mapping[int, float] = field(default_factory=dict)
 
     def of_shots(self, shots: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and offset, without the prior, of novel classes with these numbers of shots ``[...]``."""
         slope = steps_for(shots, self.slopes)
         return slope, steps_for(shots, self.offsets) if self.offsets else torch.zeros_like(slope)
 
-    def prior(self, n_base: int, n_novel: int) -> float:
-        """Log of how much likelier a novel class is than a base class; 0 where no offsets were found.
+    def prior(self, n_base: int, shots: Tensor) -> Tensor:
+        """Log of how much likelier a novel class is than a base class, for numbers of shots ``[..., n]``.
 
-        >>> Calibration(1.0, offsets={1: 0.0}).prior(n_base=10, n_novel=10)
-        0.0
+        0 where no offsets were found, or where there is one kind of classes only.
+
+        >>> Calibration(1.0, offsets={1: 0.0}).prior(n_base=10, shots=torch.ones(10)).unique().tolist()
+        [0.0]
         """
-        if not self.offsets or not n_novel:
-            return 0.0
-        share = min(self.novel_share, self.novel_share * n_novel / WAYS)
-        return math.log(share / n_novel * n_base / (1 - share))
+        if not self.offsets:
+            return torch.zeros(shots.shape, device=shots.device)
+        share = torch.full(shots.shape, self.novel_share or HALF, dtype=torch.float64, device=shots.device)
+        if self.novel_share is None and self.protecting:
+            share = steps_for(shots, self.protecting).double()
+        return log_odds(share, n_base)
 
     def threshold(self, false_alarm_rate: float) -> float:
         """The largest score below which a picture is called unknown.
@@ -77,17 +87,18 @@ class Calibration:
 
     def describe(self) -> dict[str, dict[str, float]]:
         """Slopes and offsets, numbers of shots as text."""
-        maps = {"slopes": self.slopes, "offsets": self.offsets}
-        return {key: {str(k): v for k, v in sorted(values.items())} for key, values in maps.items()}
+        return {"slopes": _as_text(self.slopes), "offsets": _as_text(self.offsets)}
 
     def as_json(self) -> dict[str, Any]:
         """For the file of a method; numbers of shots become text there."""
-        return asdict(self) | self.describe()
+        value = asdict(self) | self.describe() | {"protecting": _as_text(self.protecting)}
+        return value if self.protecting else {k: v for k, v in value.items() if k != "protecting"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Calibration:
         """From the file of a method."""
-        maps = {key: {int(k): float(v) for k, v in value[key].items()} for key in ("slopes", "offsets")}
+        keys = ("slopes", "offsets", "protecting")
+        maps = {key: {int(k): float(v) for k, v in value.get(key, {}).items()} for key in keys}
         return cls(
             value["gain"],
             **maps,
@@ -95,6 +106,23 @@ class Calibration:
             figures=value["figures"],
             novel_share=value["novel_share"],
         )
+
+
+def log_odds(share: Tensor, n_base: int) -> Tensor:
+    """Log of how much likelier a novel class is than a base class, if novel ones have a share of all images.
+
+    Args:
+        share: ``[..., n]``, of all novel classes together; fewer than five of them have less of it.
+    """
+    n_novel = share.shape[-1]
+    if not n_novel or not n_base:
+        return torch.zeros(share.shape, device=share.device)
+    share = share * min(1.0, n_novel / WAYS)
+    return (share / n_novel * n_base / (1 - share)).log().float()
+
+
+def _as_text(values: Mapping[int, float]) -> dict[str, float]:
+    return {str(k): v for k, v in sorted(values.items())}
 
 
 def interpolate(curve: tuple[float, ...], share: float) -> float:
@@ -164,5 +192,5 @@ def balance_scores(
             scorer if space is None else BalancedScorer(scorer.novel, scorer.base, scorer.scale, space=space)
         )
     slope, offset = balance.of_shots(shots.unsqueeze(1))  # [E, 1, n]
-    offset = offset + balance.prior(n_base, shots.shape[-1])
+    offset = offset + balance.prior(n_base, shots).unsqueeze(1)
     return BalancedScorer(scorer.novel, scorer.base, balance.gain, slope, offset, space)

@@ -29,6 +29,9 @@ _CENTRE, _WEIGHTS = "space.centre", "space.weights"
 _LARGEST = 10_000  # of any number among a method's options
 
 
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
 class CalibrationRecord(Record):
     """A calibration on disk."""
 
@@ -37,7 +40,8 @@ class CalibrationRecord(Record):
     offsets: dict[Size, float]
     familiarity: tuple[float, ...]
     figures: Info
-    novel_share: Annotated[float, Field(gt=0, lt=1)]
+    novel_share: Share | None
+    protecting: dict[Size, Share] = Field(default_factory=dict)
 
 
 class DenoiserRecord(Record):

@@ -24,7 +24,7 @@ from wdae.storage.checkpoint import (
 from wdae.storage.records import Count, Info
 
 
-class _Progress(StateRecord):
+class _TrainingProgress(StateRecord):
     step: Count
     best: float
     best_step: Count
@@ -33,10 +33,10 @@ class _Progress(StateRecord):
     history: list[dict[str, float]]
 
 
-class _State(StateRecord):
+class _TrainingState(StateRecord):
     """The state of a checkpoint of stage 2."""
 
-    progress: _Progress
+    progress: _TrainingProgress
     recipe: Info
 
 
@@ -105,7 +105,7 @@ def restore_state(
 ) -> tuple[TrainingProgress, dict[str, Tensor]]:
     """Restore learner and optimiser from a checkpoint of the same recipe; returns progress, best weights."""
     saved = load_checkpoint(path)
-    state = saved.read(_State)
+    state = saved.read(_TrainingState)
     if state.recipe != _identity(recipe):
         raise RunError(f"{path} was made with another recipe; resume with the recipe the run began with")
     device = next(learner.parameters()).device
@@ -119,7 +119,7 @@ def steps_done(checkpoint: Path | None) -> int:
     """The steps behind a checkpoint; 0 where there is none."""
     if checkpoint is None or not checkpoint.is_file():
         return 0
-    return load_checkpoint(checkpoint).read(_State).progress.step
+    return load_checkpoint(checkpoint).read(_TrainingState).progress.step
 
 
 def _identity(recipe: MetaRecipe) -> dict[str, Any]:

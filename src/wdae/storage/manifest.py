@@ -105,8 +105,7 @@ def read(kind: type[M], folder: str | Path) -> M:
     folder = Path(folder)
     path = folder / kind.FILE
     if not os.path.lexists(path):
-        what = "does not exist" if not folder.exists() else f"has no {kind.FILE}, so it is not {kind.NOUN}"
-        raise StorageError(f"{folder} {what}{kind.REMEDY}")
+        raise absent(folder, kind.FILE, kind.NOUN, kind.REMEDY)
     data = read_bytes(path, records.MAX_BYTES, follow=False)
     value = records.parse(data, path)
     if not isinstance(value, dict) or value.get("format") != kind.FORMAT:
@@ -131,6 +130,12 @@ def read(kind: type[M], folder: str | Path) -> M:
             ) from None
     value.setdefault("sha256", _digest(value))
     return records.construct(kind, json.dumps(value), path)
+
+
+def absent(folder: Path, file: str, noun: str, remedy: str = "") -> StorageError:
+    """The error for a folder without a manifest."""
+    what = "does not exist" if not folder.exists() else f"has no {file}, so it is not {noun}"
+    return StorageError(f"{folder} {what}{remedy}")
 
 
 def is_kind(kind: type[Manifest], folder: str | Path) -> bool:

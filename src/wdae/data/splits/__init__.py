@@ -20,7 +20,7 @@ The paper's authors' code does the latter; the former is what the split says, an
 
 
 @dataclass(frozen=True)
-class Split:
+class ClassSplit:
     """The classes (WordNet ids) of a benchmark by kind.
 
     Args:
@@ -28,7 +28,7 @@ class Split:
         base_validation: the base classes whose queries count in validation, and ``base_test`` those that
             count in the test; both empty but for ImageNet-FS.
 
-    >>> split = Split("mine", base=("cat", "dog"), validation=("ant",), novel=("okapi",))
+    >>> split = ClassSplit("mine", base=("cat", "dog"), validation=("ant",), novel=("okapi",))
     >>> split.classes, split.part_of()["okapi"].value
     (('cat', 'dog', 'ant', 'okapi'), 'novel')
     """
@@ -53,7 +53,7 @@ class Split:
 
 
 @cache
-def load_split(name: str, reading: Reading = "names") -> Split:
+def load_split(name: str, reading: Reading = "names") -> ClassSplit:
     """The split of one benchmark.
 
     Args:
@@ -73,17 +73,19 @@ def load_split(name: str, reading: Reading = "names") -> Split:
     return _by_position(name, lines, reading) if name == "imagenet-fs" else _by_part(name, lines)
 
 
-def _by_part(name: str, lines: list[list[str]]) -> Split:
+def _by_part(name: str, lines: list[list[str]]) -> ClassSplit:
     kinds: dict[str, list[str]] = {"base": [], "validation": [], "novel": []}
     superclasses = {}
     for kind, superclass, *wnids in lines:
         kinds[kind] += wnids
         if superclass != "-":
             superclasses.update(dict.fromkeys(wnids, superclass))
-    return Split(name, tuple(kinds["base"]), tuple(kinds["validation"]), tuple(kinds["novel"]), superclasses)
+    return ClassSplit(
+        name, tuple(kinds["base"]), tuple(kinds["validation"]), tuple(kinds["novel"]), superclasses
+    )
 
 
-def _by_position(name: str, lines: list[list[str]], reading: Reading) -> Split:
+def _by_position(name: str, lines: list[list[str]], reading: Reading) -> ClassSplit:
     entries = [entry.split(":") for line in lines for entry in line]
     classes = [wnid for wnid, _ in entries]
     if reading == "positions":
@@ -93,4 +95,6 @@ def _by_position(name: str, lines: list[list[str]], reading: Reading) -> Split:
     def those(wanted: str) -> tuple[str, ...]:
         return tuple(wnid for wnid, purpose in zip(classes, purposes, strict=True) if purpose in wanted)
 
-    return Split(name, those("bB"), those("n"), those("N"), base_validation=those("b"), base_test=those("B"))
+    return ClassSplit(
+        name, those("bB"), those("n"), those("N"), base_validation=those("b"), base_test=those("B")
+    )

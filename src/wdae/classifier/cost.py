@@ -1,0 +1,74 @@
+"""What added classes cost the base classes, measured on base pictures that nothing was learned from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from wdae.classifier.model import Head, Model
+from wdae.classifier.names import shorten
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A base class and an added one that takes this share of its pictures."""
+
+    base: str
+    added: str
+    share: float
+
+
+@dataclass(frozen=True)
+class BaseCost:
+    """Accuracy of held-out base pictures among all classes, before and after, and who takes from whom."""
+
+    before: float
+    after: float
+    n_pictures: int
+    taken: tuple[Taken, ...]
+
+    def as_text(self) -> str:
+        """In a line, for people."""
+        line = f"base classes: {self.before:.1%} → {self.after:.1%} of {self.n_pictures:,} held-out pictures"
+        for one in self.taken[:_SHOWN]:
+            line += f"; {shorten(one.base)} ↔ your {shorten(one.added)!r} {one.share:.0%}"
+        return line.replace("%", " %")
+
+
+@torch.no_grad()
+def cost(model: Model, before: Head | None = None) -> BaseCost | None:
+    """What a change has cost the base classes; None where the model keeps no held-out pictures.
+
+    Args:
+        before: the model's head before the change; that of the base classes alone by default.
+
+    >>> from wdae import learn, synthetic_bank
+    >>> bank = synthetic_bank(12, 0, 0, 30, 16, seed=0, held_out_per_class=10)
+    >>> model = learn(bank, method="initial-estimate")
+    >>> model.add({"copy": bank.features[:5]})
+    >>> found = cost(model)
+    >>> found.n_pictures, found.after < found.before, found.taken[0].base == model.names[0]
+    (120, True, True)
+    """
+    held_out, head = model.base.held_out, model.head
+    if held_out is None or not len(held_out.labels):
+        return None
+    features, labels = held_out.features.float(), held_out.labels
+    old = (before or Model(model.base).head).linear(features).argmax(1)
+    new = head.linear(features).argmax(1)
+    counts = torch.bincount(labels, minlength=head.n_base)
+    lost = (new >= head.n_base) & (new != old)
+    pairs, times = torch.stack([labels[lost], new[lost]]).unique(dim=1, return_counts=True)
+    taken = [
+        Taken(head.names[b], head.names[a], n / int(counts[b]))
+        for (b, a), n in zip(pairs.T.tolist(), times.tolist(), strict=True)
+    ]
+    return BaseCost(
+        float((old == labels).double().mean()),
+        float((new == labels).double().mean()),
+        len(labels),
+        tuple(sorted(taken, key=lambda one: -one.share)),
+    )

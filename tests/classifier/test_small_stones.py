@@ -1,0 +1,279 @@
+"""Slips that people make, and what the commands say then."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_backbone import paint
+
+from wdae.bank import FeatureBank
+from wdae.classifier import BaseKnowledge, Model, learn, load, save
+from wdae.classifier.names import folded
+from wdae.cli.main import main
+from wdae.errors import ModelError
+from wdae.parts import Part
+
+BASE = ["red", "green", "blue", "yellow", "violet", "grey"]
+BACKBONE = "tiny_backbone:factory"
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("learned")
+    paint(root / "base", BASE, 8)
+    with pytest.raises(SystemExit):
+        main(["learn", str(root / "base"), "-o", str(root / "model"), "--backbone", BACKBONE])
+    return root / "model"
+
+
+@pytest.fixture
+def model(learned: Path, tmp_path: Path) -> Path:
+    save(load(learned), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    return int(left.value.code or 0), said.out, said.err
+
+
+@pytest.mark.parametrize("name", ["unknown", "Unknown", " unknown "])
+def test_no_class_is_called_unknown(
+    model: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path, ["orange"], 2) / "orange"
+    status, _, error = run(capsys, "add", model, "--class", name, new)
+    assert status == 2 and "resembles no class" in error and "another name" in error
+    with pytest.raises(ModelError, match="resembles no class"):
+        load(model).add({name: torch.ones(1, 32)})
+
+
+def test_every_line_has_the_same_columns(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, odd = paint(tmp_path, ["red"], 3, seed=4), paint(tmp_path / "odd", ["black"], 3, seed=4)
+    status, out, _ = run(capsys, "predict", model, known, odd, "--top", "2", "--false-alarms", "0.3")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert status == 0 and {len(row) for row in rows} == {6}
+    assert {row[1] for row in rows} == {"known", "unknown"}
+    assert all(row[2] in BASE and row[4] in BASE and row[3].endswith("%") for row in rows)
+
+
+def test_predictions_as_a_table_in_a_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = paint(tmp_path / "p", ["red", "blue"], 2, seed=4)
+    out = tmp_path / "table.csv"
+    status, said, _ = run(capsys, "predict", model, pictures, "--csv", "--top", "2", "-o", out)
+    assert status == 0 and f"{out}: 4 lines" in said
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert list(rows[0]) == ["item", "unknown", "class", "probability", "class_2", "probability_2"]
+    assert [row["class"] for row in rows] == ["blue", "blue", "red", "red"]
+    assert all(0.5 < float(row["probability"]) <= 1 for row in rows)
+    status, _, _ = run(capsys, "predict", model, pictures, "--json", "-o", tmp_path / "lines.json")
+    assert status == 0
+    assert [json.loads(line)["unknown"] for line in (tmp_path / "lines.json").read_text().splitlines()]
+
+
+def test_a_folder_of_class_folders_is_not_one_class(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 2)
+    status, _, error = run(capsys, "add", model, teach, "--class", "rose")
+    assert status == 2 and "black, orange" in error and "leave --class out" in error
+    assert run(capsys, "add", model, teach / "orange", "--class", "rose")[0] == 0
+    assert load(model).added == ("rose",)
+
+
+def test_the_same_picture_counts_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange"], 2)
+    first, second = sorted((teach / "orange").glob("*.png"))
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(first.read_bytes())
+    status, out, _ = run(capsys, "add", model, "--class", "orange", first, copy, second, first)
+    assert status == 0 and "2 examples added (2 were there already, or given twice), 2 in all" in out
+    once = load(model).head.matrix
+    status, out, _ = run(capsys, "add", model, teach, "--update")
+    assert status == 0 and "0 examples added (2 were there already" in out
+    assert load(model).shots("orange") == 2 and len(load(model).history.changes) == 1
+    assert torch.equal(load(model).head.matrix, once)
+
+
+def test_repeats_are_told_from_neighbours(base: BaseKnowledge, newcomers: dict[str, torch.Tensor]) -> None:
+    rows = newcomers["new 0"][:4]
+    near = rows + 1e-3 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
+    model = Model(base)
+    model.add({"a": torch.cat([rows, 7.0 * rows.flip(0), near, rows + 1e-7])})
+    assert model.shots("a") == 8
+    model.add({"a": torch.cat([near, -rows])}, update=True)
+    assert model.shots("a") == 12
+    kept = torch.stack([example.feature for example in model.examples_of("a")[:4]])
+    torch.testing.assert_close(kept, rows / rows.norm(dim=1)[:, None])
+
+
+def test_names_that_people_take_for_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [sorted((paint(tmp_path / f"{i}", ["orange"], 2, seed=i) / "orange").glob("*")) for i in range(4)]
+    assert run(capsys, "add", model, "--class", "frying pan", *files[0])[0] == 0
+    status, _, error = run(capsys, "add", model, "--class", " frying pan ", *files[1])
+    assert status == 2 and "'frying pan' exists already" in error
+    status, _, error = run(capsys, "add", model, "--class", "Frying_Pan", *files[1])
+    assert status == 0 and "'Frying_Pan' is a class beside 'frying pan'" in error
+    assert "wdae merge" in error and "--into 'frying pan'" in error
+    assert run(capsys, "add", model, "--class", "other", *files[2])[2].count("beside") == 0
+    status, out, _ = run(capsys, "merge", model, "Frying_Pan", "--into", "frying pan")
+    assert status == 0 and "frying pan: 4 examples" in out
+    assert load(model).added == ("frying pan", "other") and load(model).shots("frying pan") == 4
+    assert run(capsys, "undo", model)[0] == 0
+    assert load(model).shots("frying pan") == 2 and load(model).shots("Frying_Pan") == 2
+    for words in (
+        ("frying pan", "--into", "frying pan"),
+        ("red", "--into", "frying pan"),
+        ("no", "--into", "red"),
+    ):
+        assert run(capsys, "merge", model, *words)[0] == 2
+    assert folded(unicodedata.normalize("NFD", "Äpfel")) == folded("äpfel") == folded("ÄPFEL")
+
+
+def test_merging_is_giving_all_examples_to_one(
+    base: BaseKnowledge, newcomers: dict[str, torch.Tensor]
+) -> None:
+    rows = newcomers["new 0"]
+    apart, together = Model(base), Model(base)
+    apart.add({"a": rows[:2], "b": rows[2:5]})
+    apart.merge(["b"], "a")
+    together.add({"a": rows[:5]})
+    assert torch.equal(apart.head.matrix, together.head.matrix) and apart.names == together.names
+
+
+def test_base_classes_that_look_alike_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paint(tmp_path / "base", BASE, 4)
+    (tmp_path / "base" / "red").rename(tmp_path / "base" / "Blue")
+    words = ("learn", tmp_path / "base", "-o", tmp_path / "m", "--backbone", BACKBONE)
+    status, _, error = run(capsys, *words)
+    assert status == 0 and "'Blue'" in error and "'blue'" in error
+
+
+def test_info_names_the_classes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "info", model)
+    assert "base classes: " + ", ".join(sorted(BASE)) in out
+    assert "0.0 MB" not in out
+
+
+def test_undone_is_redone(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = paint(tmp_path, ["orange", "black"], 2)
+    for colour in ("orange", "black"):
+        assert run(capsys, "add", model, "--class", colour, new / colour)[0] == 0
+    for _ in range(2):
+        assert run(capsys, "undo", model)[0] == 0
+    assert run(capsys, "redo", model)[0] == 0
+    assert load(model).added == ("orange",)
+    assert run(capsys, "redo", model)[0] == 0
+    assert load(model).added == ("orange", "black")
+    status, _, error = run(capsys, "redo", model)
+    assert status == 2 and "nothing to redo" in error
+
+
+def test_things_show_themselves_in_a_line(model: Path) -> None:
+    opened = load(model)
+    assert (
+        repr(opened)
+        == "Model(6 base classes, 0 added, pictures by 'tiny_backbone:factory', features of size 32)"
+    )
+    assert len(repr(opened.backbone)) < 100
+
+
+def test_removing_from_a_model_to_which_nothing_was_added(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, error = run(capsys, "remove", model, "okapi")
+    assert error.strip() == "error: no added class is called 'okapi'; none was added yet"
+
+
+def test_errors_of_the_library_advise_no_flags(
+    base: BaseKnowledge, newcomers: dict[str, torch.Tensor]
+) -> None:
+    model = Model(base)
+    model.add({"a": newcomers["new 0"][:1]})
+    with pytest.raises(ModelError, match="exists already") as refused:
+        model.add({"a": newcomers["new 0"][:1]})
+    assert "--" not in str(refused.value) and "update=True" in str(refused.value)
+
+
+def test_patterns_work_where_no_shell_reads_them(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path / "new", ["orange"], 3)
+    assert run(capsys, "add", model, "--class", "orange", new / "orange" / "*.png")[0] == 0
+    assert load(model).shots("orange") == 3
+    status, out, _ = run(capsys, "predict", model, tmp_path / "**" / "*-1.png")
+    assert status == 0 and len(out.splitlines()) == 1
+    status, _, error = run(capsys, "predict", model, tmp_path / "*.gif")
+    assert status == 2 and "no file or folder matches" in error
+
+
+def test_one_broken_picture_does_not_silence_the_others(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = paint(tmp_path / "p", ["red"], 3, seed=5) / "red"
+    (pictures / "note.txt").write_text("hello")
+    (pictures / "torn.png").write_bytes(b"hello")
+    status, out, error = run(capsys, "predict", model, pictures / "*")
+    assert status == 2 and len(out.splitlines()) == 3
+    assert "torn.png" in error and "note.txt" in error and "--skip-broken" in error and "b'" not in error
+    status, out, error = run(capsys, "predict", model, pictures / "*", "--skip-broken")
+    assert status == 0 and len(out.splitlines()) == 3 and error.count("left out, cannot be read") == 2
+
+
+def test_slips_are_told_before_torch_is_loaded(model: Path, tmp_path: Path) -> None:
+    """A second or four less to wait for; torch is not there at all in these processes."""
+    code = "import sys\nsys.modules['torch'] = None\nfrom wdae.cli.main import main\nmain(sys.argv[1:])"
+    there = str(model / "model.json")  # a file that is there
+    for words, said in (
+        (["predict", "nowhere", there], "does not exist"),
+        (["predict", str(model), "nowhere.jpg"], "nowhere.jpg does not exist"),
+        (["predict", str(model), there, "--top", "0"], "at least 1"),
+        (["predict", str(model), there, "--expect", "new=2"], "between 0 and 1"),
+        (["predict", str(model), there, "--false-alarms", "2"], "between 0 and 1"),
+        (["add", str(model), "nowhere"], "nowhere does not exist"),
+        (["add", str(tmp_path), there], "not a model"),
+        (["undo", "nowhere"], "does not exist"),
+        (["redo", "nowhere"], "does not exist"),
+        (["remove", "nowhere", "x"], "does not exist"),
+        (["merge", "nowhere", "x", "--into", "y"], "does not exist"),
+        (["set", str(model), "novel-share", "2"], "between 0 and 1"),
+        (["info", "nowhere"], "does not exist"),
+        (["explain", "nowhere", "x"], "does not exist"),
+        (["export", "nowhere", "--to", "linear"], "does not exist"),
+        (["evaluate", str(model)], "one folder"),
+        (["evaluate", "nowhere", there], "wdae evaluate MODEL DIR"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2 and said in done.stderr, (words, done.stderr)
+
+
+def test_one_class_is_too_few_to_tell_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paint(tmp_path / "base", ["red"], 1)
+    status, _, error = run(capsys, "learn", tmp_path / "base", "-o", tmp_path / "m", "--backbone", BACKBONE)
+    assert status == 0 and "1 class" in error
+
+
+def test_a_labelled_bank_of_features_is_named_by_its_classes(small_bank: FeatureBank) -> None:
+    model = learn(small_bank, method="initial-estimate")
+    assert model.base.names == small_bank.select(Part.BASE_TRAIN).names
