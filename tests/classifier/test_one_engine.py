@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from wdae.methods.calibration import Calibration
 from wdae.methods.saved import save_method
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
-from wdae.nn.space import FeatureSpace
+from wdae.nn.space import FeatureSpace, whitening
 from wdae.parts import Part
 from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
@@ -50,12 +51,15 @@ def made(bank: FeatureBank, name: str, refine_base: bool) -> Method:
     kind = "mlp" if name == "wdae-mlp" else "gnn"
     denoiser = Denoiser(bank.dim, 12, 2, 0.9, kind, generator).eval()
     space = None
-    if name == "wdae-gnn+":
+    if name.startswith("wdae-gnn+"):
         train = bank.select(Part.BASE_TRAIN)
         centre = 0.3 * train.features.mean(0)
         powered = FeatureSpace(0.5, centre, train.features, 1.0)
         sums = torch.zeros(bank.n_base, bank.dim).index_add(0, train.labels, powered.features(train.features))
         space = FeatureSpace(0.5, centre, unit(sums), 11.0)
+        if name.endswith("shrink"):
+            whiten = whitening(powered.features(train.features), train.labels, (0.7,))[0.7]
+            space = replace(space, weights=unit(sums @ whiten), whiten=whiten, shrink=0.7)
     return WDAE(
         denoiser, 9.0, {1: 0.8, 5: 0.4}, n_neighbours=5, balance=BALANCE, refine_base=refine_base, space=space
     )
@@ -78,7 +82,9 @@ def episode(bank: FeatureBank, shots: Sequence[int]) -> tuple[Support, Tensor, l
 
 @pytest.mark.parametrize("refine_base", [True, False])
 @pytest.mark.parametrize("shots", [(1,) * 5, (2,) * 5, (5,) * 5, (1, 2, 5, 3, 7)], ids=str)
-@pytest.mark.parametrize("name", ["wdae-gnn", "wdae-mlp", "wdae-gnn+", "initial-estimate"])
+@pytest.mark.parametrize(
+    "name", ["wdae-gnn", "wdae-mlp", "wdae-gnn+", "wdae-gnn+-shrink", "initial-estimate"]
+)
 def test_scores_are_those_of_an_evaluation(
     bank: FeatureBank, name: str, shots: tuple[int, ...], refine_base: bool, tmp_path: Path
 ) -> None:

@@ -22,12 +22,14 @@ from wdae.errors import ModelError
 from wdae.export import export_linear, export_onnx, export_torchscript
 from wdae.parts import Part
 
+WHITENED = {"space.power": 0.7, "space.centre": 0.3, "space.shrink": 0.8}
 
-@pytest.fixture(scope="module")
-def model(small_bank: FeatureBank) -> Model:
-    learned = learn(
-        small_bank, recipe={"denoiser.hidden": 16, "training.steps": 5, "evaluation.step_episodes": 20}
-    )
+
+@pytest.fixture(scope="module", params=[{}, WHITENED], ids=["", "whitened"])
+def model(small_bank: FeatureBank, request: pytest.FixtureRequest) -> Model:
+    short = {"denoiser.hidden": 16, "training.steps": 5, "evaluation.step_episodes": 20}
+    learned = learn(small_bank, recipe=short | request.param)
+    assert not request.param or (learned.head.space is not None and learned.head.space.whiten is not None)
     pool = small_bank.select(Part.NOVEL)
     learned.add({"okapi": pool.of_class(0)[:1], "café «ß»": pool.of_class(1)[:4]})
     return learned
@@ -58,10 +60,11 @@ def test_linear_in_ten_lines_of_numpy(model: Model, tmp_path: Path) -> None:
     with safe_open(tmp_path / "m.safetensors", "np") as file:
         weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
         power, centre = file.get_tensor("power"), file.get_tensor("centre")
+        whiten = file.get_tensor("whiten") if "whiten" in file.keys() else np.eye(len(centre))  # noqa: SIM118
         labels = json.loads(file.metadata()["labels"])
     x = queries(model, 50).numpy()
     z = np.sign(x) * np.abs(x) ** power
-    z = z / np.linalg.norm(z, axis=1, keepdims=True) - centre
+    z = (z / np.linalg.norm(z, axis=1, keepdims=True) - centre) @ whiten
     scores = z / np.linalg.norm(z, axis=1, keepdims=True) @ weight.T + bias
     np.testing.assert_allclose(scores, model.scores(queries(model, 50)).numpy(), atol=1e-4)
     assert labels == list(model.names) and labels[-1] == "café «ß»"

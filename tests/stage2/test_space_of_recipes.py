@@ -16,13 +16,13 @@ from wdae.evaluation.protocol import nearest_mean_accuracy
 from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
-from wdae.nn.space import powered
+from wdae.nn.space import powered, whitening
 from wdae.parts import Part
 from wdae.runs.run import Run
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe, SpaceConfig
 from wdae.stage2.run import MODEL, train_method
-from wdae.stage2.space import CENTRES, POWERS, find_space, in_space, refit
+from wdae.stage2.space import CENTRES, POWERS, SHRINKS, find_space, in_space, refit
 from wdae.synthetic import synthetic_bank
 
 SMALL = {
@@ -80,6 +80,30 @@ def test_power_and_centre_are_the_best_on_validation_classes(small_bank: Feature
     torch.testing.assert_close(space.centre, centre * powered(train.features, power).mean(0))
 
 
+def test_shrink_is_the_best_on_validation_classes_after_power_and_centre(small_bank: FeatureBank) -> None:
+    config = SpaceConfig(power=None, centre=None, shrink=None, choice_episodes=50)
+    space, without = (
+        find_space(small_bank, config.model_copy(update={"shrink": s}), seed=7) for s in (None, 1.0)
+    )
+    assert space is not None and without is not None and without.whiten is None
+    assert space.power == without.power and torch.equal(space.centre, without.centre)
+    train, pool = small_bank.select(Part.BASE_TRAIN), small_bank.select(Part.VALIDATION)
+    by_strength = whitening(without.features(train.features), train.labels, SHRINKS)
+    found = {}
+    for s in SHRINKS:
+        moved = replace(pool, features=unit(without.features(pool.features) @ by_strength[s]))
+        found[s] = sum(
+            nearest_mean_accuracy(moved, 5, k, 15, 50, derive_seed(7, "space")).mean for k in (1, 5)
+        )
+    assert found[space.shrink] == pytest.approx(max(found.values()), abs=0.002)
+    if space.shrink < 1:
+        torch.testing.assert_close(space.whiten, by_strength[space.shrink])
+    given = find_space(small_bank, SpaceConfig(shrink=0.8))
+    assert given is not None and given.whiten is not None and (given.power, given.shrink) == (1.0, 0.8)
+    means = [unit(given.features(train.of_class(c)).mean(0)) for c in range(small_bank.n_base)]
+    torch.testing.assert_close(given.weights, torch.stack(means))
+
+
 def test_a_bank_without_validation_classes() -> None:
     bank = synthetic_bank(8, 0, 3, 20, 8, seed=0, held_out_per_class=1)
     with pytest.raises(EpisodeError, match="chosen on validation classes, and the bank has none; give them"):
@@ -135,6 +159,7 @@ def test_a_whole_run_in_a_space(small_bank: FeatureBank, tmp_path: Path) -> None
     changes = {
         "space.power": None,
         "space.centre": 0.5,
+        "space.shrink": 0.9,
         "space.refit_steps": 5,
         "evaluation.refine_base": False,
     }

@@ -209,8 +209,9 @@ def _space_pays(recipe: MetaRecipe, bank: FeatureBank) -> bool:
 
     Base weights are learned anew there: from few images they are worse than those at hand.
     """
-    is_open = None in (recipe.space.power, recipe.space.centre) and bank.has(Part.BASE_HELD_OUT)
-    space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space")) if is_open else None
+    asked = recipe.space
+    is_open = None in (asked.power, asked.centre, asked.shrink) and bank.has(Part.BASE_HELD_OUT)
+    space = find_space(bank, asked, seed=derive_seed(recipe.seed, "space")) if is_open else None
     if space is None:
         return True
 

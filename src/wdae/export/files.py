@@ -36,7 +36,8 @@ def export_linear(model: Model, path: str | Path, **question: Unpack[Question]) 
     """Write ``softmax(z @ weight.T + bias)`` as a safetensors file, class names in its metadata.
 
     ``weight`` is ``[C, D]``, ``bias`` ``[C]``; ``power`` and ``centre`` ``[D]`` bring a feature x into the
-    space of z: unit(unit(sign(x) |x|^power) - centre). Ten lines of NumPy use it: docs/guides/deploy.md.
+    space of z: unit(unit(sign(x) |x|^power) - centre), or unit((unit(sign(x) |x|^power) - centre) @ whiten)
+    where the model has ``whiten`` ``[D, D]``. Ten lines of NumPy use it: docs/guides/deploy.md.
 
     >>> import tempfile
     >>> from wdae import learn, synthetic_bank
@@ -54,6 +55,8 @@ def export_linear(model: Model, path: str | Path, **question: Unpack[Question]) 
         "power": torch.tensor(1.0 if head.space is None else head.space.power),
         "centre": torch.zeros(model.base.dim) if head.space is None else head.space.centre,
     }
+    if head.space is not None and head.space.whiten is not None:
+        tensors["whiten"] = head.space.whiten
     save_tensors(path, tensors, metadata(head))
     return Path(path)
 

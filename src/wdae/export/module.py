@@ -24,6 +24,8 @@ class ExportedClassifier(nn.Module):
         space = head.space
         self.power = 1.0 if space is None else space.power
         self.centre = None if space is None else nn.Buffer(space.centre.clone())
+        whiten = None if space is None else space.whiten
+        self.whiten = None if whiten is None else nn.Buffer(whiten.clone())
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and their softmax."""
@@ -31,7 +33,8 @@ class ExportedClassifier(nn.Module):
             features = features.sign() * features.abs().pow(self.power)
         features = _unit(features)
         if self.centre is not None:
-            features = _unit(features - self.centre)
+            features = features - self.centre
+            features = _unit(features if self.whiten is None else features @ self.whiten)
         scores = torch.addmm(self.offsets, features, self.matrix.T)
         return scores, scores.softmax(1)
 

@@ -23,7 +23,7 @@ from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 from wdae.storage.records import MAX_CLASSES, Info, Record, Size, Text
 
 _WDAE, _LEARNED, _ESTIMATE = "wdae", "method", InitialEstimate.name
-_CENTRE, _WEIGHTS = "space.centre", "space.weights"
+_CENTRE, _WEIGHTS, _WHITEN = "space.centre", "space.weights", "space.whiten"
 
 
 _LARGEST = 10_000  # of any number among a method's options
@@ -57,6 +57,7 @@ class DenoiserRecord(Record):
 class _Space(Record):
     power: float
     scale: float
+    shrink: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class _WdaeState(Record):
@@ -115,6 +116,8 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
             tensors[name] = value.half() if half and value.is_floating_point() else value
         if method.space is not None:
             tensors |= {_CENTRE: method.space.centre, _WEIGHTS: method.space.weights}
+            if method.space.whiten is not None:
+                tensors[_WHITEN] = method.space.whiten
     elif isinstance(method, InitialEstimate) and method.balance is not None:
         state = {"kind": _ESTIMATE, "name": method.name, "balance": method.balance.as_json()}
     elif isinstance(method, LearnedMethod):
@@ -201,7 +204,7 @@ def _numbers(value: Any) -> list[float]:
 
 def _wdae_state(method: WDAE) -> dict[str, Any]:
     denoiser, space = method.denoiser, method.space
-    state = {
+    state: dict[str, Any] = {
         "kind": _WDAE,
         "name": method.name,
         "denoiser": {
@@ -219,7 +222,10 @@ def _wdae_state(method: WDAE) -> dict[str, Any]:
         "balance": None if method.balance is None else method.balance.as_json(),
         "refine_base": method.refine_base,
     }
-    return state if space is None else state | {"space": {"power": space.power, "scale": space.scale}}
+    if space is not None:
+        state["space"] = {"power": space.power, "scale": space.scale}
+        state["space"] |= {} if space.whiten is None else {"shrink": space.shrink}
+    return state
 
 
 def _wdae(
@@ -229,7 +235,11 @@ def _wdae(
     space = None
     if state.get("space") is not None:
         centre, weights = tensors.pop(_CENTRE).to(device), tensors.pop(_WEIGHTS).to(device)
-        space = FeatureSpace(state["space"]["power"], centre, weights, state["space"]["scale"])
+        whiten = tensors.pop(_WHITEN).to(device) if state["space"]["shrink"] < 1 else None
+        if whiten is not None and whiten.shape != (denoiser.dim, denoiser.dim):
+            raise ValueError(f"whitening of shape {list(whiten.shape)} for features of size {denoiser.dim}")
+        power, scale, shrink = (state["space"][key] for key in ("power", "scale", "shrink"))
+        space = FeatureSpace(power, centre, weights, scale, whiten, shrink)
     denoiser.load_state_dict(tensors)
     balance = state.get("balance")
     return WDAE(

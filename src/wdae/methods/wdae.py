@@ -96,6 +96,7 @@ class WDAE(Method):
             said["refine_base"] = False
         if self.space is not None:
             said["power"] = self.space.power
+            said |= {} if self.space.whiten is None else {"shrink": self.space.shrink}
         return said
 
     def n_parameters(self) -> int:

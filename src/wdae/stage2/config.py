@@ -32,11 +32,14 @@ class SpaceConfig(Config):
     """Exponent p of sign(z)·|z|^p; null: chosen on validation classes."""
     centre: float | None = Field(0.0, ge=0, le=1)
     """How much of the base images' mean is taken off; null: chosen on validation classes."""
+    shrink: float | None = Field(1.0, gt=0, le=1)
+    """Share of a round covariance in that of whitening, which damps the directions in which images of one
+    class differ; 1: no whitening; null: chosen on validation classes."""
     refit_steps: int = Field(0, ge=0)
     """Steps in which base weights are learned again, from class means; 0: as the bank has them, or class
-    means where power or centre change the space."""
+    means where power, centre or shrink change the space."""
     choice_episodes: int = Field(500, ge=1)
-    """Validation episodes on which power and centre are chosen, for 1 shot and for 5."""
+    """Validation episodes on which power, centre and shrink are chosen, for 1 shot and for 5."""
 
 
 class TrainingConfig(Config):

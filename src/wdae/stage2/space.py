@@ -1,4 +1,4 @@
-"""The space that a denoiser works in: power and centre chosen on validation classes, weights refitted."""
+"""The space that a denoiser works in: chosen on validation classes, base weights learned anew in it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from wdae.errors import EpisodeError
 from wdae.evaluation.protocol import nearest_mean_accuracy
 from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
-from wdae.nn.space import FeatureSpace, powered
+from wdae.nn.space import FeatureSpace, powered, whitening
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import SpaceConfig
 
 POWERS = (1.0, 0.7, 0.5)
 CENTRES = (0.0, 0.3, 0.6, 1.0)
+SHRINKS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6)
 _CHOICE_SHOTS = (1, 5)
 _BATCH, _RATE = 1024, 1e-3  # of refitting base weights
 
@@ -30,12 +31,14 @@ def find_space(
     bank: FeatureBank, config: SpaceConfig, *, seed: int = 0, device: torch.device | str = "cpu"
 ) -> FeatureSpace | None:
     """The space a recipe asks for; None where that is the features as they are."""
-    if config.power == 1.0 and config.centre == 0.0 and not config.refit_steps:
+    if (config.power, config.centre, config.shrink) == (1.0, 0.0, 1.0) and not config.refit_steps:
         return None
     train = bank.select(Part.BASE_TRAIN, device=device)
     power, centre = _choose(bank, train.features, config, seed)
     mean = powered(train.features, power).mean(0)
     space = FeatureSpace(power, (centre * mean), train.features, 1.0)
+    if config.shrink != 1.0:
+        space = _whitened(space, bank, train, config, seed)
     return with_base_weights(space, bank, config.refit_steps, seed)
 
 
@@ -44,7 +47,7 @@ def with_base_weights(space: FeatureSpace, bank: FeatureBank, n_steps: int, seed
     device = space.centre.device
     train, base = bank.select(Part.BASE_TRAIN, device=device), base_classes(bank, device)
     features = space.features(train.features)
-    if space.power == 1.0 and not bool(space.centre.any()):
+    if space.power == 1.0 and not bool(space.centre.any()) and space.whiten is None:
         start = unit(base.weights)
     else:
         start = replace(train, features=features).unit_means(torch.float32)
@@ -97,11 +100,7 @@ def _choose(bank: FeatureBank, train: Tensor, config: SpaceConfig, seed: int) ->
     centres = CENTRES if config.centre is None else (config.centre,)
     if len(powers) * len(centres) == 1:
         return powers[0], centres[0]
-    if not bank.has(Part.VALIDATION):
-        raise EpisodeError(
-            "space.power and space.centre are chosen on validation classes, and the bank has none; give them"
-        )
-    pool = bank.select(Part.VALIDATION, device=train.device)
+    pool = _validation(bank, train.device)
     found: dict[tuple[float, float], float] = {}
     for power in powers:
         mean = powered(train, power).mean(0)
@@ -110,6 +109,32 @@ def _choose(bank: FeatureBank, train: Tensor, config: SpaceConfig, seed: int) ->
             moved = replace(pool, features=unit(rows - centre * mean))
             found[power, centre] = _accuracy(moved, config.choice_episodes, seed)
     return max(found, key=lambda pair: found[pair])
+
+
+def _whitened(
+    space: FeatureSpace, bank: FeatureBank, train: ClassSet, config: SpaceConfig, seed: int
+) -> FeatureSpace:
+    """The space with whitening: as strong as given or, where that is left open, as is best."""
+    shrinks = SHRINKS if config.shrink is None else (config.shrink,)
+    found = whitening(space.features(train.features), train.labels, shrinks)
+    spaces = {s: replace(space, whiten=None if s == 1.0 else found[s], shrink=s) for s in shrinks}
+    if len(shrinks) == 1:
+        return spaces[shrinks[0]]
+    pool = _validation(bank, train.device)
+    accuracy = {
+        s: _accuracy(replace(pool, features=one.features(pool.features)), config.choice_episodes, seed)
+        for s, one in spaces.items()
+    }
+    return spaces[max(accuracy, key=accuracy.__getitem__)]
+
+
+def _validation(bank: FeatureBank, device: torch.device | str) -> ClassSet:
+    if not bank.has(Part.VALIDATION):
+        raise EpisodeError(
+            "power, centre and shrink of a space are chosen on validation classes, and the bank has none; "
+            "give them"
+        )
+    return bank.select(Part.VALIDATION, device=device)
 
 
 def _accuracy(pool: ClassSet, n_episodes: int, seed: int) -> float:
