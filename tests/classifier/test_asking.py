@@ -182,6 +182,23 @@ def test_what_a_class_costs_is_counted_on_pictures_that_were_held_out(
     assert cost(load(tmp_path / "model"), before) == found
 
 
+def test_the_whole_curve_of_base_against_added(
+    taught: Model, small_bank: FeatureBank, newcomers: dict[str, torch.Tensor]
+) -> None:
+    held_out = small_bank.select(Part.BASE_HELD_OUT)
+    added = {name: rows[3:] for name, rows in newcomers.items()}
+    base = {name: held_out.of_class(c) for c, name in enumerate(held_out.names)}
+    given, kept = measure(taught, added | base).trade_off, measure(taught, added).trade_off
+    assert given is not None and kept is not None and kept.kept and not given.kept
+    for row, other in zip(given.rows(), kept.rows(), strict=True):
+        figures = measure(taught, added | base, expect=row["expect"]).figures
+        assert (row["base"], row["added"]) == (figures["base_among_all"], figures["added_among_all"])
+        assert other["base"] == pytest.approx(row["base"], abs=0.01)  # the same pictures, at half precision
+    assert given.curve.area == measure(taught, added | base).figures["area_base_added"]
+    assert len(given.csv().splitlines()) == len(given.curve.points) + 1
+    assert measure(taught, base).trade_off is None and measure(taught, added, only="added").trade_off is None
+
+
 def test_few_pictures_are_kept_and_some_of_every_class() -> None:
     bank = synthetic_bank(300, 0, 0, 30, 8, seed=0, held_out_per_class=20)
     kept = HeldOut.some(bank.select(Part.BASE_HELD_OUT), seed=0)

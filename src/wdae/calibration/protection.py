@@ -20,8 +20,12 @@ from wdae.methods.base import gather_support
 from wdae.methods.calibration import HALF, WAYS
 from wdae.runtime.randomness import derive_seed
 
-ALLOWED = 0.02
-"""Accuracy among all classes that base images may lose when five classes are added."""
+ALLOWED = 0.0175
+"""Accuracy among all classes that base images may lose when five classes are added.
+
+Two points are what people are promised. Shares found on half of the validation classes cost the other half up
+to a tenth more than was allowed, so that 1.75 keep the promise for classes that come later.
+"""
 
 SMALLEST, LARGEST = 0.001, 0.9
 _SCORES = 3e7  # base scores that a share is found on

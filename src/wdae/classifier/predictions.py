@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from wdae.calibration.probabilities import calibration_error
-from wdae.classifier.model import Model
+from wdae.classifier.model import Head, Model
 from wdae.classifier.names import UNKNOWN, shorten, unknown_classes
 from wdae.errors import RecipeError
+from wdae.evaluation.curve import Curve, base_novel_curve
+from wdae.methods.calibration import HALF, log_odds
 from wdae.printing import cell, csv_cell, json_text, printable
 
 _SHOWN = 3
+_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,44 @@ def predictions(
 
 
 @dataclass(frozen=True, eq=False)
+class TradeOff:
+    """What base and added classes lose and gain as more pictures of added ones are expected.
+
+    Attributes:
+        curve: accuracies among all classes, by an offset of the added classes' scores.
+        shift: by share of pictures expected to be of added classes, that offset.
+        kept: whether base pictures are those that the model keeps, since none were given.
+    """
+
+    curve: Curve
+    shift: Mapping[float, float]
+    kept: bool
+
+    def rows(self) -> list[dict[str, float]]:
+        """Accuracies of base and added pictures among all classes, by share."""
+        points = {share: self.curve.at(shift) for share, shift in self.shift.items()}
+        return [{"expect": share, "base": p.base, "added": p.novel} for share, p in points.items()]
+
+    def csv(self) -> str:
+        """Every point of the curve."""
+        lines = [csv_line(["offset", "base", "added"]), *(csv_line(point) for point in self.curve.points)]
+        return "\n".join(lines) + "\n"
+
+    def rich(self) -> Any:
+        """A table for the terminal."""
+        from rich.table import Table
+
+        base = "base (held-out pictures)" if self.kept else "base"
+        title = f"Base against added, among all classes; area below the curve {self.curve.area:.3f}"
+        table = Table(title=title, title_justify="left")
+        for heading in ("--expect new=", base, "added"):
+            table.add_column(heading, justify="right")
+        for row in self.rows():
+            table.add_row(f"{row['expect']:g}", f"{row['base']:.1%}", f"{row['added']:.1%}")
+        return table
+
+
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """Results on labelled examples.
 
@@ -109,11 +150,13 @@ class Measurement:
         names: the model's classes.
         confusion: ``[C, C]`` counts, true class by predicted class.
         figures: accuracies and errors by name; base figures only where base classes were given.
+        trade_off: where pictures of added classes were given, and of base classes or the model keeps some.
     """
 
     names: tuple[str, ...]
     confusion: Tensor
     figures: dict[str, float]
+    trade_off: TradeOff | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each class that was given: count, accuracy, and what it was taken for."""
@@ -137,8 +180,10 @@ class Measurement:
     def as_json(self) -> dict[str, Any]:
         """JSON values, with the confusion matrix over the classes that occur."""
         seen = ((self.confusion.sum(1) + self.confusion.sum(0)) > 0).nonzero()[:, 0].tolist()
+        found = {} if self.trade_off is None else {"trade_off": self.trade_off.rows()}
         return {
             "figures": self.figures,
+            **found,
             "classes": self.rows(),
             "confusion": {
                 "names": [self.names[c] for c in seen],
@@ -149,12 +194,10 @@ class Measurement:
     def csv(self) -> str:
         """The confusion matrix: a row for each true class, a column for each predicted one."""
         matrix = self.as_json()["confusion"]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["true \\ predicted", *map(csv_cell, matrix["names"])])
+        lines = [csv_line(["true \\ predicted", *matrix["names"]])]
         for name, counts in zip(matrix["names"], matrix["counts"], strict=True):
-            writer.writerow([csv_cell(name), *counts])
-        return out.getvalue()
+            lines.append(csv_line([name, *counts]))
+        return "\n".join(lines) + "\n"
 
     def rich(self) -> Any:
         """A table for the terminal."""
@@ -211,4 +254,26 @@ def measure(
         added = scores[~base][:, n_base:].argmax(1) + n_base == labels[~base]
         figures["added_among_added"] = float(added.double().mean())
         figures["added_among_all"] = float(right[~base].double().mean())
-    return Measurement(head.names, confusion, figures)
+    trade_off = _trade_off(model, head, features, labels)
+    if trade_off is not None:
+        figures["area_base_added"] = trade_off.curve.area
+    return Measurement(head.names, confusion, figures, trade_off)
+
+
+def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> TradeOff | None:
+    """From labelled features; where none are of base classes, with those that the model keeps."""
+    is_base, held_out = labels < head.n_base, model.base.held_out
+    if bool(is_base.all()) or not head.n_base:
+        return None
+    half = head.expecting(HALF)
+    scores, kept = half.scores(features), not bool(is_base.any())
+    if kept:
+        if held_out is None or head.n_base < len(model.base.names):
+            return None
+        scores = torch.cat([scores, half.linear(held_out.features.float())])
+        labels = torch.cat([labels, held_out.labels])
+    shift = {
+        share: float((log_odds(torch.full_like(half.prior, share), head.n_base) - half.prior)[0])
+        for share in _SHARES
+    }
+    return TradeOff(base_novel_curve(scores, labels, head.n_base), shift, kept)

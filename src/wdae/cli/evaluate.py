@@ -36,8 +36,9 @@ def evaluate(
 
     **Your model**: wdae evaluate model DIR, where DIR has a folder of pictures per class, or is a file of
     features with labels. It shows a table per class, base accuracy before and after classes were added, and
-    how base and added classes trade off, from expecting nothing new to expecting nothing else; --output gets
-    the confusion matrix too.
+    how base and added classes trade off, from expecting next to nothing new to expecting little else, with
+    the area below that curve; where no base pictures are given, on those that the model keeps. --output gets
+    the confusion matrix and the whole curve too.
 
     **Methods, for research**: wdae evaluate runs/gnn --bank DIR measures them on novel and base classes, on
     the same episodes. Novel: novel queries among novel classes. Base: base queries among base classes. All:
@@ -130,11 +131,15 @@ def _evaluate_model(
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / "evaluation.json", found.as_json())
         write_text(output / "confusion.csv", found.csv())
+        if found.trade_off is not None:
+            write_text(output / "trade-off.csv", found.trade_off.csv())
     if json:
         print(json_text(found.as_json(), indent=2))
     elif csv:
         print(found.csv(), end="")
     else:
         Console().print(found.rich())
+        if found.trade_off is not None:
+            Console().print(found.trade_off.rich())
         for key, value in found.figures.items():
             say(f"{key.replace('_', ' ')}: {value:.3f}")

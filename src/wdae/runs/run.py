@@ -205,11 +205,11 @@ def _room(path: Path, force: bool) -> Iterator[None]:
         yield
         return
     if not (path / RECIPE).is_file():
-        raise RunError(f"{path} exists and holds no run, so it is left alone; choose another folder with -o")
+        raise RunError(f"{path} exists and holds no run, so it is left alone; choose another folder (-o)")
     if not force:
         raise RunError(
-            f"{path} holds a run already; choose another folder with -o, go on with that run with --resume, "
-            "or replace it with --force"
+            f"{path} holds a run already; choose another folder (-o), go on with that run (resume, --resume), "
+            "or replace it (force, --force)"
         )
     with alone(path, patience=0):
         yield
