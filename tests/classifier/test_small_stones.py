@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -14,12 +15,17 @@ import pytest
 import torch
 from tiny_backbone import paint
 
+import wdae
 from wdae.bank import FeatureBank
 from wdae.classifier import BaseKnowledge, Model, learn, load, save
 from wdae.classifier.names import folded
 from wdae.cli.main import main
-from wdae.errors import ModelError
+from wdae.config import recipe_file
+from wdae.config.keys import describe
+from wdae.errors import ModelError, RecipeError
 from wdae.parts import Part
+from wdae.runs.progress import SECONDS
+from wdae.stage2.config import MetaRecipe
 
 BASE = ["red", "green", "blue", "yellow", "violet", "grey"]
 BACKBONE = "tiny_backbone:factory"
@@ -260,12 +266,50 @@ def test_slips_are_told_before_torch_is_loaded(model: Path, tmp_path: Path) -> N
         (["explain", "nowhere", "x"], "does not exist"),
         (["export", "nowhere", "--to", "linear"], "does not exist"),
         (["evaluate", str(model)], "one folder"),
+        (["learn", "nowhere", "-o", str(tmp_path / "m")], "nowhere does not exist"),
         (["evaluate", "nowhere", there], "wdae evaluate MODEL DIR"),
     ):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
         )
         assert done.returncode == 2 and said in done.stderr, (words, done.stderr)
+
+
+def test_help_of_learn_shows_the_recipe_that_it_uses(capsys: pytest.CaptureFixture[str]) -> None:
+    """wDAE-GNN+ keeps base weights as they are and trains 300 steps; neither is MetaRecipe's default."""
+    default = {key.name: key.default_text for key in describe(MetaRecipe)}
+    assert default["evaluation.refine_base"] == "true" and default["name"] != "wdae-gnn+"
+    _, out, _ = run(capsys, "learn", "--help")
+    plain = " ".join(out.replace("│", " ").split())
+    assert "What the method is called in tables. (text) [default: wdae-gnn+]" in plain
+    assert "--evaluation.refine-base" in plain
+    tail = plain.split("--evaluation.refine-base", 1)[1]
+    assert tail.split("[default: ", 1)[1].startswith("false")
+
+
+def test_a_recipe_that_is_misspelt(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe_file("mini-imagenet/wdae-gn")
+    assert "did you mean 'mini-imagenet/wdae-gnn'?" in str(refused.value) and "?;" not in str(refused.value)
+
+
+def test_progress_of_long_predictions(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDAE_PROGRESS", "plain")
+    monkeypatch.setitem(SECONDS, "plain", 0.0)
+    pictures = paint(tmp_path / "p", ["red"], 3)
+    status, out, error = run(capsys, "predict", model, pictures)
+    assert status == 0 and len(out.splitlines()) == 3
+    assert "classifying 3/3" in error
+
+
+def test_no_two_classes_have_one_name() -> None:
+    seen: dict[str, str] = {}
+    for file in sorted(Path(wdae.__file__).parent.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                assert seen.setdefault(node.name.strip("_"), file.name) == file.name, node.name
 
 
 def test_one_class_is_too_few_to_tell_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,6 +143,9 @@ def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["tpn"]["transductive"] and not rows["tpn"]["joint"]
     assert rows["lwof-attention"]["joint"] and rows["lwof-attention"]["trained"]
+    assert rows["wdae-gnn+"]["paper"] == "ours" and rows["wdae-gnn+"]["joint"]
+    assert wdae("methods", "--recipe", "wdae-gnn+") == 0
+    assert "name: wdae-gnn+" in capsys.readouterr().out
 
 
 def test_a_methods_recipe_can_be_trained_by_itself(

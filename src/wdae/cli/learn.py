@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from wdae.classifier.learn_job import best_recipe
-from wdae.cli.options import SkipBroken
+from wdae.cli.options import SkipBroken, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
 from wdae.stage2.config import MetaRecipe
@@ -65,7 +65,8 @@ def learn(
     held_out
         Share of each base class kept out of learning, to calibrate on, where the source does not say it.
     novel_share
-        Share of the pictures to classify that are expected to be of added classes; less favours base classes.
+        Share of the pictures to classify that are expected to be of added classes, unless asked otherwise
+        (wdae set, wdae predict --expect); without, no more than base classes can bear.
     refine_base
         Let base weights move too when classes are added, as in the paper.
     max_classes
@@ -75,6 +76,8 @@ def learn(
     resume
         Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
     """
+    if source is not None:
+        check_sources([source])
     from wdae.classifier.learn_job import LearnJob, check_method, job_folder
     from wdae.classifier.sources import run_job
     from wdae.classifier.store import save

@@ -208,8 +208,8 @@ def _room(path: Path, force: bool) -> Iterator[None]:
         raise RunError(f"{path} exists and holds no run, so it is left alone; choose another folder (-o)")
     if not force:
         raise RunError(
-            f"{path} holds a run already; choose another folder (-o), go on with that run (resume, --resume), "
-            "or replace it (force, --force)"
+            f"{path} holds a run already; choose another folder (-o), go on with that run (resume, --resume),"
+            " or replace it (force, --force)"
         )
     with alone(path, patience=0):
         yield
