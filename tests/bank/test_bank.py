@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from wdae.bank import ClassSet, FeatureBank, class_means
 from wdae.bank.encoding import decode, encode
 from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 
 def uneven_bank(seed: int = 0, dim: int = 5) -> FeatureBank:
@@ -151,3 +153,13 @@ def test_a_class_set_moves() -> None:
     moved = uneven_bank().select(Part.NOVEL).to("cpu")
     assert isinstance(moved, ClassSet)
     assert (moved.n_classes, moved.dim, moved.device.type) == (3, 5, "cpu")
+
+
+def test_the_digest_tells_banks_apart_and_survives_saving(tmp_path: Path) -> None:
+    bank = synthetic_bank(6, 2, 3, 8, 4, seed=0, held_out_per_class=2)
+    bank.save(tmp_path / "bank")
+    assert FeatureBank.open(tmp_path / "bank").digest == bank.digest
+    other = synthetic_bank(6, 2, 3, 8, 4, seed=1, held_out_per_class=2)
+    renamed = replace(bank, class_names=tuple(f"other {name}" for name in bank.class_names))
+    weights = bank.with_base_weights(-bank.base_weights, 10.0)  # type: ignore[operator]
+    assert len({bank.digest, other.digest, renamed.digest, weights.digest}) == 4

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def _settings(like: Result) -> dict[str, Any]:
         {"protocol": "all-way"},
         {"n_query": 6},
         {"bank": "c"},
+        {"bank_digest": "another"},
         {"n": 49},
         {"info": {"part": "validation"}},
     ],
@@ -124,7 +126,7 @@ def test_save_and_load_are_exact(tmp_path: Path) -> None:
 
 
 def test_the_file_follows_the_documented_schema(tmp_path: Path) -> None:
-    data = json.loads(result().save(tmp_path).read_text())
+    data = json.loads(result(bank_digest="abc").save(tmp_path).read_text())
     assert list(data) == [
         "format",
         "version",
@@ -136,6 +138,7 @@ def test_the_file_follows_the_documented_schema(tmp_path: Path) -> None:
         "seed",
         "n_episodes",
         "bank",
+        "bank_digest",
         "metrics",
         "info",
     ]
@@ -229,7 +232,10 @@ def test_gains_are_taken_over_the_baseline_on_the_same_episodes_only() -> None:
 
 
 def test_names_are_safe_for_files() -> None:
-    assert result("wDAE (ε=0.3)/x").name == "wDAE-0.3-x-few-way-5way-1shot-seed3"
+    assert re.fullmatch(r"wDAE-0\.3-x-[0-9a-f]{6}-few-way-5way-1shot-seed3", result("wDAE (ε=0.3)/x").name)
+    assert result("wdae-gnn+").name == "wdae-gnn+-few-way-5way-1shot-seed3"
+    alike = ["noise", "noise+", "noise-", "noise ", "noise_", "noise?"]
+    assert len({result(name).name for name in alike}) == len(alike)
     assert result("m", info={"part": "validation"}).name == "m-few-way-5way-1shot-seed3-validation"
 
 

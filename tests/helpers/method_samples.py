@@ -11,6 +11,7 @@ from wdae.bank import FeatureBank
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import training_recipe
 from wdae.methods import LearnedMethod, Method, find, is_learned, make
+from wdae.methods.base import base_classes, prepared
 from wdae.methods.wdae import WDAE
 from wdae.parts import Part
 from wdae.stage2.config import MetaRecipe
@@ -50,7 +51,7 @@ def trained(name: str, kind: str = "easy") -> Method:
     """A method trained for a few steps on a small bank; the same object for every test."""
     bank = bank_of(kind)
     if not is_learned(name):
-        return make(name)
+        return prepared(make(name), bank)
     recipe = recipe_of(name, kind)
     if find(name) is WDAE:
         return as_method(train(recipe, bank), recipe)
@@ -62,5 +63,5 @@ def fresh(name: str, bank: FeatureBank) -> LearnedMethod:
     generator = torch.Generator().manual_seed(0)
     method = make(name, dim=bank.dim, n_base=bank.n_base, scale=10.0, generator=generator)
     assert isinstance(method, LearnedMethod)
-    method.prepare(bank.select(Part.BASE_TRAIN), generator)
+    method.prepare(base_classes(bank), bank.select(Part.BASE_TRAIN), generator)
     return method

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.methods import BaseClasses, Setting, Support, make
+from wdae.methods.base import prepared
 from wdae.methods.baselines.tpn import Propagation, propagate
 from wdae.methods.examples import support_examples
 from wdae.nn.cosine import unit
 from wdae.nn.logistic import logistic_regression
 from wdae.nn.ridge import ridge
+from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -124,3 +127,36 @@ def test_a_singular_ridge_system_is_refused() -> None:
     with pytest.raises(ModelError, match="singular"):
         ridge(torch.cat([randn(1, 9, 3), torch.zeros(1, 9, 1)], -1), randn(1, 9, 2), 0.0)
     assert ridge(twice, torch.eye(2)[None], 1.0).isfinite().all()
+
+
+def test_lda_is_the_discriminant_that_a_loop_computes() -> None:
+    bank = synthetic_bank(6, 0, 5, 30, 4, seed=2, held_out_per_class=5)
+    pool = bank.select(Part.BASE_TRAIN)
+    rows = [pool.of_class(c).double() for c in range(6)]
+    within = torch.stack([(r - r.mean(0)).T @ (r - r.mean(0)) for r in rows]).sum(0) / (
+        len(pool.features) - 6
+    )
+    shrunk = 0.3 * within + 0.7 * within.trace() / 4 * torch.eye(4).double()
+    support, queries = Support(randn(1, 5, 3, 4)), randn(1, 7, 4, seed=1)
+    scores = prepared(make("lda", shrink=0.7), bank).adapt(support, BaseClasses(randn(6, 4)), joint=True)(
+        queries
+    )
+    means = [*(r.mean(0) for r in rows), *(unit(shots).mean(0).double() for shots in support.features[0])]
+    for q, query in enumerate(unit(queries[0]).double()):
+        distances = [-(query - m) @ torch.linalg.solve(shrunk, query - m) / 2 for m in means]
+        wanted = torch.stack(distances).float()
+        found = scores[0, q]
+        ratio = (found - found.mean()) / (wanted - wanted.mean())
+        torch.testing.assert_close(ratio, ratio[:1].expand(11), rtol=1e-3, atol=1e-3)
+        assert ratio[0] > 0
+
+
+def test_logistic_regression_of_many_examples_needs_no_matrix_of_them_all() -> None:
+    """More examples than twice the features take another way to the same optimum."""
+    features, labels = randn(1, 60, 4), torch.arange(60) % 3
+    targets = torch.nn.functional.one_hot(labels, 3).float()[None]
+    weights, bias = logistic_regression(features, targets, torch.ones(1, 60))
+    padded = torch.cat([features, torch.zeros(1, 60, 40)], -1)  # as many features: the Gram matrix is used
+    others, other_bias = logistic_regression(padded, targets, torch.ones(1, 60))
+    torch.testing.assert_close(weights, others[..., :4], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(bias, other_bias, rtol=1e-3, atol=1e-4)

@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from wdae.methods import BaseClasses, LearnedMethod, Support, TrainingBatch, find, make, names
+from wdae.methods import BaseClasses, LearnedMethod, Method, Support, TrainingBatch, find, make, names
+from wdae.methods.base import prepared
 from wdae.methods.wdae import WDAE
+from wdae.synthetic import synthetic_bank
 
 META = torch.device("meta")
 E, N, n, K, Q, D = 3, 9, 5, 2, 4, 16
+BANK = synthetic_bank(N, 0, n, 6, D, held_out_per_class=2)
 METHODS = [name for name in names() if find(name) is not WDAE]  # it looks at values as it goes
 
 
@@ -54,6 +57,14 @@ def method_on_meta(name: str) -> LearnedMethod | None:
     return method.to(META)
 
 
+def on_meta(method: Method) -> Method:
+    """A method without parameters, the statistics that it has taken of base classes moved."""
+    for key, value in vars(method).items():
+        if isinstance(value, Tensor):
+            setattr(method, key, value.to(META))
+    return method
+
+
 def randn(*shape: int) -> Tensor:
     return torch.randn(*shape, device=META)
 
@@ -69,7 +80,7 @@ def test_devices_are_not_mixed_unseen() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_it_scores_where_the_queries_lie(name: str, masked: bool) -> None:
     learned = method_on_meta(name)
-    method = make(name) if learned is None else learned.eval()
+    method = on_meta(prepared(make(name), BANK)) if learned is None else learned.eval()
     mask = torch.ones(E, n, K, dtype=torch.bool, device=META) if masked else None
     for joint in (False, True) if method.joint else (False,):
         with torch.no_grad():

@@ -10,6 +10,7 @@ from method_samples import bank_of, fresh
 from torch import Tensor
 
 from wdae.methods import BaseClasses, Setting, Support, find, make, names
+from wdae.methods.base import base_classes
 from wdae.methods.baselines.logistic import LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention
 from wdae.methods.baselines.prototypical import Prototypical
@@ -77,7 +78,7 @@ def test_leo_without_steps_is_nearest_mean_along_principal_directions() -> None:
         options = {"latent": latent, "n_steps": 0, "n_fine_steps": 0}
         method = make("leo", dim=bank.dim, n_base=bank.n_base, scale=10.0, **options)
         assert isinstance(method, LearnedMethod)
-        method.prepare(pool, torch.Generator())
+        method.prepare(base_classes(bank), pool, torch.Generator())
         _, _, right = torch.linalg.svd(pool.features, full_matrices=False)
         keep = right[:latent].T @ right[:latent]  # onto the directions along which features are longest
         means = unit(support.features).mean(2) @ keep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,6 +132,23 @@ class FeatureBank:
     def dim(self) -> int:
         """The feature size D."""
         return self.features.shape[1]
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells this bank from another: a digest of features, labels, parts, names and base weights."""
+        found = hashlib.sha256(json.dumps(self.class_names).encode())
+        for tensor in (
+            self.labels,
+            self.parts,
+            self.features,
+            self.scales,
+            self.base_weights,
+            self.query_only,
+        ):
+            if tensor is not None:
+                found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        return found.hexdigest()[:16]
 
     @property
     def n_base(self) -> int:

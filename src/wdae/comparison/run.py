@@ -18,7 +18,7 @@ from wdae.comparison.config import CompareRecipe
 from wdae.errors import ModelError
 from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import few_way
-from wdae.evaluation.results import Estimate, Result, paired
+from wdae.evaluation.results import Estimate, Result, file_stem, paired
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
 from wdae.methods.base import base_classes
@@ -223,7 +223,7 @@ def _measure(
 
 
 def _finished(run: Run, name: str, n_shot: int, recipe: CompareRecipe) -> Result | None:
-    stem = f"{name}-few-way-{recipe.ways}way-{n_shot}shot-seed{_episode_seed(recipe)}"
+    stem = file_stem(name, "few-way", recipe.ways, n_shot, _episode_seed(recipe))
     path = run.results / f"{stem}.json"
     return Result.load(path) if path.exists() else None
 

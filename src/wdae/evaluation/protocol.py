@@ -13,7 +13,7 @@ from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec, chunk_for, take
 from wdae.errors import EpisodeError
 from wdae.evaluation.metrics import joint_accuracy, joint_hits, novel_accuracy, novel_hits
 from wdae.evaluation.results import Estimate, Result
-from wdae.methods.base import Adapter, BaseClasses, Method, Support, base_classes, gather_support
+from wdae.methods.base import Adapter, BaseClasses, Method, Support, base_classes, gather_support, prepared
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.parts import Part
 from wdae.runtime.cores import map_on_cores
@@ -76,7 +76,7 @@ def few_way(
     held_out = bank.select(Part.BASE_HELD_OUT, device=device) if joint else None
     spec = EpisodeSpec(n_way, (n_shot,), n_query, n_way * n_query if joint else 0)
     sampler = EpisodeSampler(pool, spec, seed, base_query=held_out)
-    adapter = method.on(base_classes(bank, device))
+    adapter = prepared(method, bank, device).on(base_classes(bank, device))
     chunk = chunk or chunk_for(device)
 
     def one_chunk(start: int) -> dict[str, Tensor]:
@@ -172,7 +172,7 @@ def all_way(
     sampler = EpisodeSampler(pool, EpisodeSpec(pool.n_classes, (n_shot,), 0), seed)
     if not apart and len(pool.features) == pool.n_classes * n_shot:
         raise EpisodeError(f"with {n_shot} shots no {part.value} image is left as a query; lower n_shot")
-    adapter = method.on(base_classes(bank, device))
+    adapter = prepared(method, bank, device).on(base_classes(bank, device))
     values: list[dict[str, Tensor]] = []
     for index in range(n_episodes):
         episode = sampler.draw(index, 1)
@@ -214,6 +214,7 @@ def _result(
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
     info, name = {"part": part.value, **method.describe()}, bank.info.get("name")
     facts: dict[str, Any] = {"method": method.name, "protocol": protocol, "bank": name, "info": info}
+    facts["bank_digest"] = bank.digest
     return Result.of(merged, **facts, **numbers)
 
 

@@ -5,13 +5,14 @@ vector per metric, one value per episode) belong together::
 
     {"format": "wdae-result", "version": 1,
      "method": "wdae-gnn", "protocol": "few-way", "n_way": 5, "n_shot": 1, "n_query": 15,
-     "seed": 0, "n_episodes": 20000, "bank": "...",
+     "seed": 0, "n_episodes": 20000, "bank": "...", "bank_digest": "...",
      "metrics": {"novel": {"mean": 0.584, "ci95": 0.0012, "n": 20000}, ...},
      "info": {...}}
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from wdae.storage.tensors import arrays_in
 
 FORMAT, VERSION = "wdae-result", 1
 METRICS = ("novel", "base", "all", "all_prior", "harmonic", "area")
-_EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank")
+_EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank", "bank_digest")
 Values = npt.NDArray[np.float32]
 
 
@@ -54,6 +55,7 @@ class _ResultRecord(Record):
     seed: int
     n_episodes: Count
     bank: Text | None = None
+    bank_digest: Text | None = None
     metrics: Annotated[dict[str, _EstimateRecord], Field(min_length=1, max_length=1_000)]
     info: Info | None = None
 
@@ -139,6 +141,7 @@ class Result:
     n_query: int | None = None
     bank: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    bank_digest: str | None = None
 
     @classmethod
     def of(
@@ -153,6 +156,7 @@ class Result:
         n_query: int | None = None,
         bank: str | None = None,
         info: Mapping[str, Any] | None = None,
+        bank_digest: str | None = None,
     ) -> Result:
         """A result from per-episode values (arrays or tensors, one vector per metric, equally long)."""
         rows = {name: _vector(values) for name, values in per_episode.items()}
@@ -161,16 +165,15 @@ class Result:
             raise WdaeError(f"every metric needs one value per episode, equally many; got {lengths}")
         metrics = {name: Estimate.of(row) for name, row in rows.items()}
         n = next(iter(lengths.values()))
-        kept = dict(info or {})
-        return cls(method, protocol, n_way, n_shot, seed, n, metrics, rows, n_query, bank, kept)
+        where = (n_query, bank, dict(info or {}), bank_digest)
+        return cls(method, protocol, n_way, n_shot, seed, n, metrics, rows, *where)
 
     @property
     def name(self) -> str:
         """What its files are called."""
         part = self.info.get("part")
-        words = f"{self.method}-{self.protocol}-{self.n_way}way-{self.n_shot}shot-seed{self.seed}"
-        words += f"-{part}" if part not in (None, "novel") else ""
-        return re.sub(r"[^a-zA-Z0-9.-]+", "-", words)
+        words = file_stem(self.method, self.protocol, self.n_way, self.n_shot, self.seed)
+        return words if part in (None, "novel") else f"{words}-{part}"
 
     @property
     def label(self) -> str:
@@ -187,6 +190,8 @@ class Result:
         estimates = {name: estimate.to_dict() for name, estimate in self.metrics.items()}
         head = {"format": FORMAT, "version": VERSION, "method": self.method}
         head |= {key: getattr(self, key) for key in _EPISODES}
+        if self.bank_digest is None:  # of before there was one
+            del head["bank_digest"]
         return {**head, "metrics": estimates, "info": dict(self.info)}
 
     def save(self, folder: str | Path) -> Path:
@@ -220,6 +225,18 @@ class Result:
         metrics = {name: Estimate.from_dict(value.model_dump()) for name, value in data.metrics.items()}
         ordered = {name: rows[name] for name in metrics}
         return cls(**facts, metrics=metrics, per_episode=ordered, info=data.info or {})
+
+
+def file_stem(method: str, protocol: str, n_way: int, n_shot: int, seed: int) -> str:
+    """What the files of a result are called: another name for each method, also where signs differ.
+
+    >>> file_stem("wdae-gnn+", "few-way", 5, 1, 0)
+    'wdae-gnn+-few-way-5way-1shot-seed0'
+    """
+    safe = re.sub(r"[^a-zA-Z0-9.+-]+", "-", method)
+    if safe != method:
+        safe += "-" + hashlib.sha256(method.encode()).hexdigest()[:6]
+    return f"{safe}-{protocol}-{n_way}way-{n_shot}shot-seed{seed}"
 
 
 def is_result(path: str | Path) -> bool:

@@ -11,18 +11,20 @@ tensor([[4, 5]])
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wdae.bank import ClassSet, FeatureBank, class_means
 from wdae.episodes import Episodes, take_rows
 from wdae.errors import ModelError
 from wdae.nn.cosine import unit, vector_length
+from wdae.parts import Part
 
 Scorer = Callable[[Tensor], Tensor]
 """Queries ``[E, Q, D]`` to scores: ``[E, Q, n]``, or ``[E, Q, N + n]`` (base first) where joint."""
@@ -158,8 +160,9 @@ class WeightAdapter(Adapter):
 class Method(ABC):
     """A way to recognise novel classes from a few examples.
 
-    A method implements :meth:`adapt`; one that can compute something from the base classes alone, once for
-    all episodes, overrides :meth:`on` as well.
+    A method implements :meth:`adapt`. One that needs statistics of base-train images takes them in
+    :meth:`prepare`; one that can compute something from the base classes alone, once for all episodes,
+    overrides :meth:`on` as well.
 
     Attributes:
         name: how recipes and tables call it.
@@ -192,6 +195,12 @@ class Method(ABC):
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
         """Learn the novel classes of E episodes; with ``joint`` the scorer covers base classes too."""
 
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:  # noqa: B027
+        """Take statistics of the base-train images ``pool``; most methods need none.
+
+        A method with parameters is prepared once, before it is trained; others on each bank they are used on.
+        """
+
     def on(self, base: BaseClasses) -> Adapter:
         """Set up on base classes: what they alone determine is computed here, once."""
         return _Bound(self, base)
@@ -211,6 +220,16 @@ class Method(ABC):
                 f"{self.name} scores novel classes only, so it has no base or all accuracy; "
                 "ask for novel accuracy, or choose a method that `wdae methods` marks as joint"
             )
+
+
+def prepared(method: Method, bank: FeatureBank, device: torch.device | str = "cpu") -> Method:
+    """A method with the statistics that it takes of a bank's base-train images, if any."""
+    if isinstance(method, nn.Module) or type(method).prepare is Method.prepare:
+        return method
+    method = copy.copy(method)
+    pool = bank.select(Part.BASE_TRAIN, device=device)
+    method.prepare(base_classes(bank, device), pool, torch.Generator().manual_seed(0))
+    return method
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wdae.bank import ClassSet
 from wdae.errors import ModelError
 from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support
 
@@ -144,9 +143,6 @@ class LearnedMethod(Method, nn.Module):
     @abstractmethod
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Learn the novel classes of E episodes; ``generator`` draws what is random in training."""
-
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
-        """Take statistics of the base-train images, before training; most methods need none."""
 
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
         """Learn the novel classes of E episodes, after a check of sizes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -9,8 +11,10 @@ import torch
 from wdae.errors import ModelError, nearest
 from wdae.methods.base import Method
 from wdae.methods.baselines.activations import Activations
+from wdae.methods.baselines.feat import Feat
 from wdae.methods.baselines.fine_tune import FineTune
 from wdae.methods.baselines.gnn import GraphNetwork
+from wdae.methods.baselines.lda import LinearDiscriminant
 from wdae.methods.baselines.leo import Leo
 from wdae.methods.baselines.logistic import LogisticRegression, LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention, LwofAverage
@@ -27,16 +31,19 @@ from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, Setting
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser, Kind
+from wdae.printing import warn
 
 _CLASSES: tuple[type[Method], ...] = (
     InitialEstimate,
     SimpleShot,
+    LinearDiscriminant,
     FineTune,
     LogisticRegression,
     LogisticRegressionH,
     Prototypical,
     Matching,
     PrototypeMatchingH,
+    Feat,
     Relation,
     R2D2,
     GraphNetwork,
@@ -57,12 +64,31 @@ METHODS: dict[str, type[Method]] = {
 _SETTING = ("dim", "n_base", "scale", "generator")  # what a learned method gets from the bank, not a user
 
 
+GROUP = "wdae.methods"
+"""Entry points by which installed packages offer methods: ``lda = "their_package.lda:TheirMethod"``."""
+
+
+@cache
+def _take_installed() -> None:
+    """Register the methods of installed packages; a broken one is named and left out."""
+    for entry in entry_points(group=GROUP):
+        try:
+            kind = entry.load()
+            if not (isinstance(kind, type) and issubclass(kind, Method)):
+                raise ModelError(f"it is no subclass of wdae.methods.Method but {kind!r}")
+            if METHODS.setdefault(kind.name, kind) is not kind:
+                raise ModelError(f"there is a method {kind.name!r} already")
+        except Exception as error:  # somebody else's code: whatever it raises, ours goes on
+            warn(f"method {entry.name!r} of an installed package is left out: {error}")
+
+
 def names() -> list[str]:
-    """The methods there are, from the plainest to the paper's own.
+    """The methods there are, from the plainest to the paper's own, then those of installed packages.
 
     >>> names()[0], names()[-1]
     ('initial-estimate', 'wdae-gnn')
     """
+    _take_installed()
     return list(METHODS)
 
 
@@ -72,6 +98,8 @@ def find(name: str) -> type[Method]:
     >>> find("prototypical").__name__
     'Prototypical'
     """
+    if name not in METHODS:
+        _take_installed()
     if name not in METHODS:
         hint = nearest(name, METHODS)
         known = "" if "known:" in hint else f" (there are: {', '.join(METHODS)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,8 @@ _TOLERANCE = 1e-5  # on the length of an episode's gradient, per unit of weight
 _NEWTON_STEPS, _INNER_STEPS = 15, 50  # at most
 Pair = tuple[Tensor, Tensor]
 """Coefficients of the examples ``[E, M, C]`` and biases ``[E, 1, C]``."""
+Product = Callable[[Tensor], Tensor]
+"""Multiplies coefficients by the Gram matrix of the examples."""
 
 
 @torch.no_grad()
@@ -23,7 +27,7 @@ def logistic_regression(
     """Minimise ``C Σ_i s_i CE(W x_i + b, y_i) + ½ ‖W‖²`` (b is not penalised), as scikit-learn does.
 
     Newton's method with conjugate gradients and step halving. At the optimum ``W = Aᵀ X``, so everything runs
-    on the M × M Gram matrix G of the examples, whatever D is.
+    on the M × M Gram matrix G of the examples, whatever D is; of many examples it is never written out.
 
     Args:
         features: ``[E, M, D]``.
@@ -36,22 +40,27 @@ def logistic_regression(
     """
     with full_precision(features):
         X, Y, s = features.float(), targets.float(), strength * weight.float().unsqueeze(-1)
-        G = X @ X.transpose(-1, -2)  # [E, M, M]
+        transposed = X.transpose(-1, -2)
+        G = X @ transposed if X.shape[1] <= 2 * X.shape[2] else None  # [E, M, M]
+
+        def gram(A: Tensor) -> Tensor:
+            return X @ (transposed @ A) if G is None else G @ A
+
         A, b = torch.zeros_like(Y), Y.new_zeros(Y.shape[0], 1, Y.shape[2])
-        loss = _loss(A, b, G @ A, Y, s)
+        loss = _loss(A, b, gram(A), Y, s)
         enough = _TOLERANCE * (1 + s.sum((1, 2), keepdim=True))  # what rounding allows grows with the sums
         for _ in range(_NEWTON_STEPS):
-            GA = G @ A
+            GA = gram(A)
             P = torch.softmax(GA + b, -1)
             R = s * (P - Y)
             slope = (A + R, R.sum(1, keepdim=True))
-            step, length = _newton_step(slope, P, s, G, enough)
+            step, length = _newton_step(slope, P, s, gram, enough)
             if bool((length <= enough).all()):
                 break
             size = Y.new_ones(Y.shape[0], 1, 1)
             for _ in range(8):
                 new = (A - size * step[0], b - size * step[1])
-                new_loss = _loss(*new, G @ new[0], Y, s)
+                new_loss = _loss(*new, gram(new[0]), Y, s)
                 better = (new_loss <= loss + 1e-6 * (1 + loss)).view(-1, 1, 1)  # False for NaN too
                 if bool(better.all()):
                     break
@@ -67,9 +76,9 @@ def _loss(A: Tensor, b: Tensor, GA: Tensor, Y: Tensor, s: Tensor) -> Tensor:
     return entropy + 0.5 * (A * GA).sum((1, 2))
 
 
-def _newton_step(slope: Pair, P: Tensor, s: Tensor, G: Tensor, tolerance: Tensor) -> tuple[Pair, Tensor]:
+def _newton_step(slope: Pair, P: Tensor, s: Tensor, gram: Product, tolerance: Tensor) -> tuple[Pair, Tensor]:
     """Conjugate gradients for ``H d = slope``; also the slope's length. One product with G an iteration."""
-    residual, Gr = slope, G @ slope[0]
+    residual, Gr = slope, gram(slope[0])
     step = (torch.zeros_like(slope[0]), torch.zeros_like(slope[1]))
     direction, Gd = residual, Gr
     square = _inner(residual, residual, Gr).clamp(min=0)
@@ -86,7 +95,7 @@ def _newton_step(slope: Pair, P: Tensor, s: Tensor, G: Tensor, tolerance: Tensor
         ahead = torch.where(active & (curvature > 0), square / curvature, 0.0).clamp(max=1e3)
         step = (step[0] + ahead * direction[0], step[1] + ahead * direction[1])
         residual = (residual[0] - ahead * product[0], residual[1] - ahead * product[1])
-        Gr = G @ residual[0]
+        Gr = gram(residual[0])
         new_square = _inner(residual, residual, Gr).clamp(min=0)
         ratio = torch.where(active, new_square / square.clamp(min=1e-30), 0.0)
         direction = (residual[0] + ratio * direction[0], residual[1] + ratio * direction[1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from wdae.config import Config, Field
 from wdae.evaluation.config import EvaluationConfig
@@ -100,7 +102,7 @@ class MetaRecipe(Config):
     """
 
     name: str = "wdae-gnn"
-    """What the method is called in tables."""
+    """What the method is called in tables; where ``method`` is given, by default its name."""
     method: str | None = None
     """Another learned method to train in place of the denoiser: a name that `wdae methods` lists."""
     options: dict[str, float | int | bool | str] = Field({})
@@ -119,3 +121,9 @@ class MetaRecipe(Config):
     denoiser: DenoiserConfig = DenoiserConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _named_by_its_method(self) -> Self:
+        if self.method is not None and "name" not in self.model_fields_set:
+            self.__dict__["name"] = self.method
+        return self

@@ -142,6 +142,6 @@ def build_method(recipe: MetaRecipe, bank: FeatureBank, base: BaseClasses) -> Le
     sizes = {"dim": bank.dim, "n_base": bank.n_base, "scale": base.scale, "generator": generator}
     method = make(name, **sizes, **recipe.options)
     assert isinstance(method, LearnedMethod)
-    method.prepare(bank.select(Part.BASE_TRAIN), generator)
+    method.prepare(base, bank.select(Part.BASE_TRAIN), generator)
     method.name = recipe.name
     return method

@@ -62,7 +62,7 @@ class GraphNetwork(LearnedMethod):
         self.append = linear(2 * size, added, generator)
         self.last = Adjacency(size + added, 32, setting.scale / 2, generator)
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """The linear map along the principal directions of the base-train features."""
         principal_init(self.embed, pool.features)
 

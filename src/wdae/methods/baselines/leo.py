@@ -76,7 +76,7 @@ class Leo(LearnedMethod):
         self.log_fine_rate = nn.Parameter(torch.tensor(0.1 / scale**2).log())
         self.log_spread = nn.Parameter(torch.tensor([-3.0, -4.0]))  # of codes and of weights, at the start
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """Encoder and decoder along the principal directions of the base-train features."""
         principal_init(self.encode, pool.features)
         self.decode.weight.data[: self.dim] = self.encode.weight.data.T

@@ -107,7 +107,7 @@ class LogisticRegressionH(LearnedMethod):
         made: Tensor = self.network(torch.cat([x, a, b], dim=-1))
         return x + b - a + made
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """Centroids of every base class, and the pairs that novel shots will be transformed with."""
         N, k, _ = self.centroids.shape
         for c, count in enumerate(pool.counts.tolist()):

@@ -59,7 +59,7 @@ class LwofAttention(LwofAverage):
         self.keys = nn.Parameter(torch.randn(setting.n_base, setting.dim, generator=setting.generator))
         self.query = identity_linear(setting.dim, bias=True)
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """Keys at the mean features of the base classes."""
         self.keys.data.copy_(pool.unit_means(torch.float32))
 

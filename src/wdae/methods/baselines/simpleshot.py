@@ -34,7 +34,7 @@ class SimpleShot(LearnedMethod):
         self.scale.requires_grad_(False)
         self.register_buffer("centre", torch.zeros(setting.dim))
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """The mean of all base-train features."""
         self.centre.copy_(pool.features.float().mean(0))
 

@@ -125,7 +125,7 @@ class Snail(LearnedMethod):
         self.blocks = nn.Sequential(*blocks)
         self.classify = linear(size, n_way, generator)
 
-    def prepare(self, pool: ClassSet, generator: torch.Generator) -> None:
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """The linear map along the principal directions of the base-train features."""
         principal_init(self.embed, pool.features)
 
