@@ -46,7 +46,7 @@ def test_methods_of_an_installed_package_are_found_and_their_runs_open(tmp_path:
     (found / "entry_points.txt").write_text(
         "[wdae.methods]\ngained-mean = theirs:GainedMean\nbroken = not_there:Nothing\n"
     )
-    (site / "theirs.py").write_text(example.split("bank = ")[0].replace("@register\n", ""))
+    (site / "theirs.py").write_text(re.split(r"\nbank = ", example)[0].replace("@register\n", ""))
     synthetic_bank(12, 4, 5, 16, 8, held_out_per_class=3).save(tmp_path / "bank")
 
     def wdae(*words: str) -> str:
