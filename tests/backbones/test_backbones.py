@@ -14,6 +14,8 @@ from wdae.errors import RecipeError, WdaeError
 SIZES = {  # name: features, parameters, side after the last stage at the default size
     "conv4-64": (1600, 112_832),
     "conv4-512": (512, 2_603_872),
+    "efficientnet-lite0": (1280, 3_371_008),
+    "efficientnet-lite2": (1280, 4_811_072),
     "resnet10": (512, 4_905_792),
     "resnet12": (640, 12_424_320),
     "resnet12-512": (512, 7_996_800),
@@ -37,6 +39,7 @@ def test_sizes(name: str) -> None:
     [
         ("conv4-64", {"image_size": 32}),
         ("conv4-512", {"image_size": 32}),
+        ("efficientnet-lite0", {"image_size": 64}),
         ("resnet10", {"image_size": 64}),
         ("resnet10", {"image_size": 32, "stem": "small"}),
         ("resnet12", {"image_size": 32, "dropout": 0.1}),

@@ -1,6 +1,6 @@
 """Backbones of the paper's tables, and any other, behind one registry."""
 
-from wdae.backbones import conv4, resnet, wide_resnet
+from wdae.backbones import conv4, efficientnet_lite, resnet, wide_resnet
 from wdae.backbones.base import Backbone, forward_flops
 from wdae.backbones.registry import build, names, register
 
@@ -8,6 +8,7 @@ __all__ = [
     "Backbone",
     "build",
     "conv4",
+    "efficientnet_lite",
     "forward_flops",
     "names",
     "register",

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from wdae.backbones.preprocessing import Preprocessing
+
 
 class Backbone(nn.Module):
     """A feature extractor ``z = F(x)``.
@@ -20,6 +22,7 @@ class Backbone(nn.Module):
         feature_dim: size ``D`` of the feature vector.
         image_size: side of the square pictures the backbone is meant for.
         pool: ``"mean"`` averages the last feature map over its positions, ``"flatten"`` keeps them all.
+        preprocessing: how it wants its pictures; the central square and ImageNet's colours by default.
 
     Shapes: ``[B, 3, S, S]`` float pictures to ``[B, D]``.
 
@@ -29,13 +32,19 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self, stages: Sequence[nn.Module], feature_dim: int, image_size: int, pool: str = "mean"
+        self,
+        stages: Sequence[nn.Module],
+        feature_dim: int,
+        image_size: int,
+        pool: str = "mean",
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
         self.feature_dim = feature_dim
         self.image_size = image_size
         self.pool = pool
+        self.preprocessing = preprocessing or Preprocessing(image_size=image_size)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of a batch of normalised pictures."""

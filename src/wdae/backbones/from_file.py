@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from wdae.backbones.base import Backbone
+from wdae.backbones.onnx_file import KIND, of_size
+from wdae.backbones.preprocessing import LARGEST, Colour, Preprocessing, Spread
 from wdae.backbones.registry import build, names
 from wdae.errors import ModelError, RecipeError
-from wdae.storage.records import ClassNames, Digest, Info, Record, Text, shown
-from wdae.storage.trust import Trust, refuse_untrusted
-
-_LARGEST = 4096  # of any option of ours: sides, depths, widths
+from wdae.storage.records import ClassNames, Digest, Info, Text, shown
+from wdae.storage.trust import Trust, refuse_untrusted, trusting
 
 
-_Colour = Annotated[tuple[Annotated[float, Field(gt=-100, lt=100)], ...], Field(min_length=3, max_length=3)]
-_Spread = Annotated[tuple[Annotated[float, Field(gt=0, lt=100)], ...], Field(min_length=3, max_length=3)]
-
-
-class BackboneCard(Record):
+class BackboneCard(Preprocessing):
     """What a model's file says of its backbone and of how pictures are prepared for it."""
 
     backbone: Text
     backbone_options: Info
-    image_size: Annotated[int, Field(ge=1, le=_LARGEST)]
-    mean: _Colour
-    std: _Spread
+    mean: Colour
+    std: Spread
     class_names: ClassNames = ()
     weights_sha256: Digest | None = None
 
@@ -61,11 +53,13 @@ def build_from_file(
                 expected = build(name, **options).state_dict()
             _check_shapes({key: value.shape for key, value in expected.items()}, shapes, name, where)
             return build(name, **options)
+        if name.startswith(KIND):
+            return of_size(shapes, options)
         if name.startswith(("timm:", "transformers:")):
             options["pretrained"] = False  # every weight comes from the file
-        with _working_folder():
+        with trusting(trust):
             return build(name, **options)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError, RecipeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, ArithmeticError, RecipeError) as error:
         raise ModelError(f"{where}: backbone {name!r} cannot be built with its options: {error}") from error
 
 
@@ -74,9 +68,9 @@ def _check_sizes(value: Any, name: str, where: str | Path) -> None:
     for one in inner:
         if isinstance(one, list) and len(one) <= 16:
             _check_sizes(one, name, where)
-        elif isinstance(one, (list, dict)) or (isinstance(one, (int, float)) and not 0 <= one <= _LARGEST):
+        elif isinstance(one, (list, dict)) or (isinstance(one, (int, float)) and not 0 <= one <= LARGEST):
             raise ModelError(
-                f"{where}: an option of backbone {name!r} is {one!r:.80}; 0 to {_LARGEST} is accepted"
+                f"{where}: an option of backbone {name!r} is {one!r:.80}; 0 to {LARGEST} is accepted"
             )
 
 
@@ -91,17 +85,3 @@ def _check_shapes(
             f"{where}: the file's weights do not fit backbone {name!r}: {len(odd)} are missing, unknown or of"
             f" another shape ({', '.join(map(shown, sorted(odd)[:3]))})"
         )
-
-
-@contextmanager
-def _working_folder() -> Iterator[None]:
-    """Let a factory that the user has named be found in the working folder too."""
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(here)

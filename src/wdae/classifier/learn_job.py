@@ -46,6 +46,21 @@ class LearnConfig(Config):
     """Base classes that take part in training and calibration; more are drawn from at random."""
 
 
+class SeenConfig(Config):
+    """How pictures are prepared for a backbone, where it differs from what the backbone says."""
+
+    side: int | None = Field(None, ge=1)
+    """Side of the pictures."""
+    crop: float | None = Field(None, gt=0, le=1)
+    """Share of the shorter side that is seen."""
+    mean: tuple[float, float, float] | None = None
+    """What is taken off each colour."""
+    std: tuple[float, float, float] | None = None
+    """What each colour is divided by then."""
+    interpolation: str | None = None
+    """The filter that resizes."""
+
+
 class LearnJob(Config):
     """From what, and how, a model is learned; see :func:`wdae.classifier.sources.learn`."""
 
@@ -57,6 +72,10 @@ class LearnJob(Config):
     """How to train one."""
     backbone: str | None = None
     """A backbone used as it is; without, one is trained on the pictures."""
+    seen: SeenConfig = SeenConfig()
+    """How pictures are prepared for that backbone."""
+    device: str = "cpu"
+    """Where it computes."""
     train: str = "conv4-64"
     """The backbone to train then."""
     epochs: int = Field(30, ge=1)

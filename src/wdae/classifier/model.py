@@ -190,6 +190,12 @@ class Model:
         n_base, n_added = len(self.base.names), len(self.added)
         return f"Model({n_base} base classes, {n_added} added, {sees}features of size {self.base.dim})"
 
+    def on(self, device: str) -> Model:
+        """This model, its backbone computing on a device (``auto``: a GPU if there is one)."""
+        if self.backbone is not None:
+            self.backbone = self.backbone.on(device)
+        return self
+
     @property
     def state(self) -> State:
         """Classes that were added to, and the rows of their examples."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from wdae.bank.embedded import ASSETS
 from wdae.errors import DataError, ModelError, nearest
-from wdae.storage.trust import Trust
+from wdae.storage.trust import Trust, trusting
 
 if TYPE_CHECKING:
     from wdae.backbones import Backbone
+    from wdae.backbones.preprocessing import Preprocessing
     from wdae.data import ImageSet
 
 THUMBNAIL = 64
@@ -27,7 +29,6 @@ THUMBNAIL = 64
 _FEW = 64  # pictures that are not worth starting processes for
 EMBEDDED = "embedded"
 BACKBONE = ASSETS / "resnet12"
-_SHIPPED = ("backbone", "backbone_options", "image_size", "mean", "std", "weights_sha256")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +45,12 @@ class PictureBackbone:
     """A backbone with how pictures are prepared for it.
 
     Args:
-        card: ``backbone`` (a name of the registry), ``backbone_options``, ``image_size``, ``mean``, ``std``;
-            ``class_names`` where it is known what it was trained on.
+        card: ``backbone`` (a name of the registry), ``backbone_options``, the fields of
+            :class:`~wdae.backbones.preprocessing.Preprocessing`; ``class_names`` where it is known what it
+            was trained on.
         tensors: its weights, or None for the one that ships with the package, which is not copied.
         trust: a backbone of others (``pkg.module:factory``) that the card may name.
+        device: where it computes; ``auto``: on a GPU if there is one.
 
     >>> from wdae.backbones import build
     >>> PictureBackbone.of(build("conv4-64", image_size=16), "conv4-64", {"image_size": 16})
@@ -57,6 +60,7 @@ class PictureBackbone:
     card: dict[str, Any]
     tensors: Mapping[str, Tensor] | None = None
     trust: Trust = ()
+    device: str = "cpu"
 
     def __repr__(self) -> str:
         return f"PictureBackbone({self.name!r}, {self.image_size} px to {self.dim} features)"
@@ -71,15 +75,22 @@ class PictureBackbone:
         """Side S of the pictures it takes."""
         return int(self.card["image_size"])
 
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """How it wants its pictures."""
+        from wdae.backbones.preprocessing import Preprocessing
+
+        return Preprocessing.of(self.card)
+
     @property
     def mean(self) -> tuple[float, ...]:
-        """What is taken off each colour (RGB from 0 to 1) before the backbone sees it."""
-        return tuple(self.card["mean"])
+        """What is taken off each colour before the backbone sees it."""
+        return self.preprocessing.mean
 
     @property
     def std(self) -> tuple[float, ...]:
         """What each colour is divided by then."""
-        return tuple(self.card["std"])
+        return self.preprocessing.std
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -94,17 +105,52 @@ class PictureBackbone:
     @classmethod
     def of(cls, backbone: Backbone, name: str, options: Mapping[str, Any], **card: Any) -> PictureBackbone:
         """A backbone at hand, with its weights."""
-        facts = {
-            "backbone": name,
-            "backbone_options": dict(options),
-            "image_size": backbone.image_size,
-            "mean": [0.485, 0.456, 0.406],
-            "std": [0.229, 0.224, 0.225],
-        }
+        facts = {"backbone": name, "backbone_options": dict(options), **backbone.preprocessing.facts()}
         weights = {key: value.detach().cpu() for key, value in backbone.state_dict().items()}
         made = cls(facts | card, weights)
         made.__dict__["network"] = backbone.cpu().eval()
         return made
+
+    def on(self, device: str) -> PictureBackbone:
+        """The same backbone, computing on another device."""
+        return self._with(device=device)
+
+    def seeing(self, **changes: Any) -> PictureBackbone:
+        """The same backbone with pictures prepared otherwise, where something is given.
+
+        Args:
+            changes: of :meth:`wdae.backbones.preprocessing.Preprocessing.changed`: ``side``, ``mean``, ...
+        """
+        from wdae.backbones.preprocessing import Preprocessing
+
+        changes = {key: value for key, value in changes.items() if value is not None}
+        if not changes:
+            return self
+        rule = self.preprocessing.changed(**changes)
+        others = {key: value for key, value in self.card.items() if key not in Preprocessing.model_fields}
+        if rule.image_size != self.image_size:
+            try:
+                with torch.no_grad():
+                    self.network(torch.zeros(1, 3, rule.image_size, rule.image_size))
+            except Exception as error:  # whatever a network of others raises
+                raise ModelError(
+                    f"backbone {self.name} takes no pictures of {rule.image_size} px: {str(error)[:200]}"
+                ) from error
+        return self._with(card=others | rule.facts())
+
+    def _with(self, **changes: Any) -> PictureBackbone:
+        made = replace(self, **changes)
+        if "network" in self.__dict__:
+            made.__dict__["network"] = self.network
+        return made
+
+    @cached_property
+    def _placed(self) -> tuple[Backbone, torch.device]:
+        """The network where it computes, and the device."""
+        from wdae.runtime.device import pick_device
+
+        device = pick_device(self.device)
+        return self.network if device.type == "cpu" else copy.deepcopy(self.network).to(device), device
 
     @cached_property
     def network(self) -> Backbone:
@@ -155,16 +201,13 @@ class PictureBackbone:
             rows: numbers of the pictures wanted; all by default.
             skip_broken: leave out those that cannot be read.
         """
-        from wdae.data import AugmentConfig, CentralSquare, stream
-        from wdae.data.augment import prepare
+        from wdae.data import stream
 
-        size = self.image_size
-        config = AugmentConfig(size=size, mean=tuple(self.card["mean"]), std=tuple(self.card["std"]))
+        rule, (network, device) = self.preprocessing, self._placed
         workers = 0 if len(images if rows is None else rows) <= _FEW else workers
-        square = CentralSquare(size)
-        for piece in stream(images, square, batch, workers, rows=rows, skip_broken=skip_broken):
+        for piece in stream(images, rule, batch, workers, rows=rows, skip_broken=skip_broken):
             with torch.no_grad():
-                features = self.network(prepare(piece.images, config)).float()
+                features = network(rule.prepare(piece.images.to(device))).float().cpu()
             yield Embedded(piece.rows, features, _thumbnails(piece.images))
 
 
@@ -178,6 +221,7 @@ def embedded_backbone() -> PictureBackbone:
     >>> backbone.image_size, backbone.dim, len(backbone.class_names), backbone.class_names[:2]
     (84, 400, 64, ('house finch', 'robin'))
     """
+    from wdae.backbones.preprocessing import Preprocessing
     from wdae.stage1.model_file import WEIGHTS, load_model
     from wdae.storage.files import sha256
 
@@ -187,30 +231,43 @@ def embedded_backbone() -> PictureBackbone:
             " one on your pictures with --train NAME"
         )
     trained = load_model(BACKBONE)
-    known = {key: trained.card[key] for key in ("image_size", "mean", "std", "class_names")}
+    known = Preprocessing.of(trained.card).facts() | {"class_names": trained.card["class_names"]}
     return PictureBackbone.of(
         trained.network.backbone, EMBEDDED, {}, **known, weights_sha256=sha256(BACKBONE / WEIGHTS)
     )
 
 
 def load_backbone(
-    name: str, options: Mapping[str, Any] | None = None, *, trust: Trust = ()
+    name: str, options: Mapping[str, Any] | None = None, *, trust: Trust = (), **seeing: Any
 ) -> PictureBackbone:
-    """A frozen backbone: ``embedded``, ``pkg.module:factory``, ``timm:NAME``, or a stage-1 model.
+    """A frozen backbone: ``embedded``, ``lite0``, ``timm:NAME``, ``pkg.module:factory``, a stage-1 model, ...
 
     Args:
         name: one of those; the last is the folder that ``wdae pretrain`` wrote (or its run, or its file).
         options: keyword arguments of a factory.
+        seeing: how pictures are prepared, where it differs from what the backbone says: ``side``, ``crop``,
+            ``mean``, ``std``, ``interpolation``.
 
     >>> backbone = load_backbone("embedded")
     >>> backbone.dim, backbone.image_size
     (400, 84)
     """
-    from wdae import backbones
+    options = dict(options or {})
+    if name.startswith("onnx:"):  # which may say nothing of it itself
+        options |= {"image_size": seeing.get("side"), "mean": seeing.get("mean"), "std": seeing.get("std")}
+    return _load(name, options, trust).seeing(**seeing)
 
+
+def _load(name: str, options: Mapping[str, Any], trust: Trust) -> PictureBackbone:
+    from wdae import backbones
+    from wdae.backbones.packaged import LITE, packaged
+
+    if name in LITE:
+        return PictureBackbone.of(packaged(name).backbone, LITE[name], {})
     if name == EMBEDDED:
-        shipped = embedded_backbone()
-        return PictureBackbone({key: shipped.card[key] for key in _SHIPPED})
+        card = dict(embedded_backbone().card)
+        del card["class_names"]
+        return PictureBackbone(card)
     path = Path(name)
     for folder in (path, path / "model", path.parent):
         if (folder / "model.safetensors").is_file() and (folder / "model.json").is_file():
@@ -224,21 +281,26 @@ def load_backbone(
         raise ModelError(f"{name} holds no backbone; give a folder with model.safetensors and model.json")
     if ":" not in name:
         raise ModelError(
-            f"unknown backbone {name!r}{nearest(name, [EMBEDDED, *backbones.names()])} (or give timm:NAME,"
-            " pkg.module:factory, or a folder of wdae pretrain)"
+            f"unknown backbone {name!r}{nearest(name, [EMBEDDED, *LITE, *backbones.names()])} (or give"
+            " timm:NAME, transformers:NAME, onnx:FILE, pkg.module:factory, or a folder of wdae pretrain)"
         )
-    built = backbones.build(name, **dict(options or {}))
-    return PictureBackbone.of(built, name, options or {})
+    with trusting(name):  # who names a factory on a call may have it in the working folder
+        built = backbones.build(name, **options)
+    if name.startswith("onnx:"):
+        options = {"feature_dim": built.feature_dim, "image_size": built.image_size}
+        options |= {"output": built.stages[0].output}
+    return PictureBackbone.of(built, name, options)
 
 
 def of_stage1(folder: Path, trust: Trust = ()) -> PictureBackbone:
     """The backbone of a stage-1 model."""
+    from wdae.backbones.preprocessing import Preprocessing
     from wdae.stage1.model_file import load_model
 
     trained = load_model(folder, trust=trust)
-    card = {key: trained.card[key] for key in ("image_size", "mean", "std")}
+    card, rule = trained.card, Preprocessing.of(trained.card)
     return PictureBackbone.of(
-        trained.network.backbone, trained.card["backbone"], trained.card["backbone_options"], **card
+        trained.network.backbone, card["backbone"], card["backbone_options"], **rule.facts()
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing, refuse_other
 from wdae.bank import FeatureBank
 from wdae.classifier.embedded import embedded_model
 from wdae.classifier.inputs import is_feature_file
@@ -17,7 +18,7 @@ from wdae.classifier.learn_job import LearnConfig, LearnJob, Work
 from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out_parts, learn_from_bank
 from wdae.classifier.model import Model
 from wdae.classifier.names import check_name, lookalikes
-from wdae.classifier.picture_backbone import EMBEDDED, load_backbone
+from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone, load_backbone
 from wdae.classifier.picture_bank import picture_bank, trained_backbone
 from wdae.data import ImageSet, hold_out
 from wdae.errors import DataError, ModelError
@@ -84,10 +85,10 @@ def run_job(job: LearnJob, work: Work, on_progress: OnProgress = lambda _line: N
     source, info = job.source, {"labels": "text", "source": job.source.name}
     if (source / "manifest.json").is_file():
         work.check_source(sha256(source / "manifest.json"))
-        return _with_backbone(_learn(FeatureBank.open(source), job, work, info), job)
+        return _from_features(FeatureBank.open(source), job, work, info)
     if is_feature_file(source):
         work.check_source(sha256(source))
-        return _with_backbone(_learn(_file_bank(source, job), job, work, info), job)
+        return _from_features(_file_bank(source, job), job, work, info)
     return _from_pictures(source, job, work, info, on_progress)
 
 
@@ -132,7 +133,7 @@ def _from_pictures(
     per_class = _per_class(images, config.held_out)
     images = hold_out(images, per_class, config.seed) if per_class else images
     if job.backbone is not None:
-        backbone, weights, scale = load_backbone(job.backbone), None, None
+        backbone, weights, scale = _backbone(job.backbone, job), None, None
     else:
         on_progress(
             f"training {job.train} on {len(images)} pictures; with fewer than some hundred a class, the"
@@ -157,18 +158,25 @@ def _learn(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]
     )
 
 
-def _with_backbone(model: Model, job: LearnJob) -> Model:
+def _from_features(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]) -> Model:
     """A model learned from features takes pictures too, with the backbone that they came from."""
-    if job.backbone is None:
-        return model
-    backbone = load_backbone(job.backbone)
-    if backbone.dim != model.base.dim:
-        raise ModelError(
-            f"backbone {job.backbone} gives features of size {backbone.dim}, those of {job.source} are of"
-            f" size {model.base.dim}; give the backbone that they were computed with"
-        )
+    backbone = None if job.backbone is None else _backbone(job.backbone, job)
+    if backbone is not None:
+        if backbone.dim != bank.dim:
+            raise ModelError(
+                f"backbone {job.backbone} gives features of size {backbone.dim}, those of {job.source} are of"
+                f" size {bank.dim}; give the backbone that they were computed with"
+            )
+        if isinstance(made := bank.info.get(PREPROCESSING), Mapping):
+            there = Preprocessing.of(made, f"the backbone of {job.source}")
+            refuse_other(there, str(job.source), backbone.preprocessing, f"backbone {job.backbone}")
+    model = _learn(bank, job, work, info)
     model.backbone = backbone
     return model
+
+
+def _backbone(name: str, job: LearnJob) -> PictureBackbone:
+    return load_backbone(name, **job.seen.model_dump()).on(job.device)
 
 
 def _file_bank(path: Path, job: LearnJob) -> FeatureBank:

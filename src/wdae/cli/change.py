@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Model, Patience, SkipBroken, check_model, check_sources, parse_share
+from wdae.cli.options import Device, Model, Patience, SkipBroken, check_model, check_sources, parse_share
 from wdae.printing import say, warn
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def add(
     class_name: Annotated[str | None, Parameter(name=["--class", "-c"])] = None,
     update: bool = False,
     skip_broken: SkipBroken = False,
+    device: Device = "auto",
     patience: Patience = 60.0,
 ) -> None:
     """Teach a model new classes: wdae add model DIR, or wdae add model --class okapi a.jpg b.jpg.
@@ -46,7 +47,7 @@ def add(
     from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
 
-    opened = load(model)
+    opened = load(model).on(device)
     more = "--update"
     if class_name is not None and not update:
         opened.refuse_known([class_name.strip()], more)

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from wdae.classifier.learn_job import best_recipe
-from wdae.cli.options import SkipBroken, check_sources
+from wdae.cli.options import Device, SkipBroken, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
 from wdae.stage2.config import MetaRecipe
@@ -23,6 +23,12 @@ def learn(
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
     method: str | None = None,
     backbone: str | None = None,
+    side: int | None = None,
+    crop: float | None = None,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
+    interpolation: str | None = None,
+    device: Device = "auto",
     train: str = "conv4-64",
     epochs: int = 30,
     size: int = 84,
@@ -54,8 +60,19 @@ def learn(
     method
         A trained method to teach with: the folder of wdae train, its model.safetensors, or initial-estimate.
     backbone
-        Use a backbone as it is: embedded, timm:NAME, pkg.module:factory, or a folder of wdae pretrain. With
-        features as SOURCE: the backbone that they came from, so that the model takes pictures too.
+        Use a backbone as it is: embedded, lite0, timm:NAME, transformers:NAME, onnx:FILE, pkg.module:factory,
+        or a folder of wdae pretrain (wdae backbones lists them). With features as SOURCE: the backbone that
+        they came from, so that the model takes pictures too.
+    side
+        With --backbone: side of the pictures, where it differs from what the backbone says.
+    crop
+        With --backbone: share of the picture's shorter side that is seen, 0 to 1.
+    mean
+        With --backbone: what is taken off each colour, red, green and blue: --mean 0.5 0.5 0.5.
+    std
+        With --backbone: what each colour is divided by then.
+    interpolation
+        With --backbone: the filter that resizes: bilinear, bicubic, lanczos, nearest, box, hamming.
     train
         Without --backbone: the backbone to train on the pictures (conv4-64, resnet10, resnet12, ...).
     epochs
@@ -93,6 +110,12 @@ def learn(
         "source": None if source is None else source.absolute(),
         "method": method,
         "backbone": backbone,
+        "seen.side": side,
+        "seen.crop": crop,
+        "seen.mean": mean,
+        "seen.std": std,
+        "seen.interpolation": interpolation,
+        "device": device,
         "train": train,
         "epochs": epochs,
         "size": size,

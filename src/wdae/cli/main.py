@@ -31,6 +31,7 @@ SECTIONS = {
         "merge": "Make one class of several.",
         "undo": "Take the last change of a model back.",
         "redo": "Make a change again that was taken back.",
+        "backbones": "What can turn pictures into features: sizes, licences, what each has seen.",
         "export": "Write a model to run elsewhere: onnx, torchscript or a plain matrix.",
     },
     "Research": {
@@ -56,6 +57,7 @@ _HOMES = {
     "predict": "model:predict",
     "info": "model:info",
     "explain": "model:explain",
+    "backbones": "backbones:app",
     "bank": "bank:app",
     "data": "data:app",
 }

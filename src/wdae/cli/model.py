@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from wdae.cli.options import (
     Csv,
+    Device,
     Expect,
     Json,
     Model,
@@ -36,6 +37,7 @@ def predict(
     csv: Csv = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     skip_broken: SkipBroken = False,
+    device: Device = "auto",
 ) -> None:
     """Classify pictures: wdae predict model a.jpg photos/ --top 5.
 
@@ -65,7 +67,7 @@ def predict(
     from wdae.classifier.store import load
     from wdae.storage.files import atomic_file
 
-    opened = load(model)
+    opened = load(model).on(device)
     chosen, unreadable = parse_only(only, opened.names), list[str]()
 
     def lines() -> Iterator[str]:

@@ -33,7 +33,7 @@ from cyclopts import Group, Parameter
 from pydantic import TypeAdapter, ValidationError
 
 from wdae.config import Config, Key, describe, load, scalar
-from wdae.storage.trust import refuse_untrusted
+from wdae.storage.trust import refuse_untrusted, trusting
 
 T = TypeVar("T", bound=Config)
 _KEYS = Group("Recipe keys", sort_key=10, help="Each overrides the recipe file.")
@@ -65,7 +65,8 @@ def recipe_command(
             resolved = load(config, recipe, overrides)
             if recipe is not None and "backbone" not in overrides:
                 refuse_untrusted(getattr(resolved, "backbone", ""), (), recipe)
-            return function(resolved, *args, **options)
+            with trusting(overrides.get("backbone", ())):
+                return function(resolved, *args, **options)
 
         annotations = {option: _annotation(key, shown=shown) for option, key in names.items()}
         annotations |= {option: _annotation(key, old) for option, (old, key) in former.items()}

@@ -6,7 +6,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 from wdae.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """All that Pillow is let near: among the rest are formats that run other programs, such as PostScript."""
@@ -84,9 +85,15 @@ def fit(pixels: Pixels, size: int) -> Pixels:
     return resample(pixels, (left, top, left + side, top + side), size)
 
 
-def resample(pixels: Pixels, box: tuple[float, float, float, float], size: int) -> Pixels:
-    """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, bilinear and antialiased."""
-    image = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
+def resample(
+    pixels: Pixels,
+    box: tuple[float, float, float, float],
+    size: int,
+    interpolation: Interpolation = "bilinear",
+) -> Pixels:
+    """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, antialiased."""
+    how = Image.Resampling[interpolation.upper()]
+    image = Image.fromarray(pixels).resize((size, size), how, box=box)
     return np.asarray(image)
 
 

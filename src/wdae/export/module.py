@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from wdae.backbones.preprocessing import PREPROCESSING
 from wdae.classifier.model import Head, Model
+from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
 
 Part = Literal["auto", "whole", "classifier"]
@@ -50,9 +52,11 @@ class ExportedModel(nn.Module):
         super().__init__()
         if model.backbone is None:
             raise ModelError("the model has no backbone to export; export the classifier alone")
-        card = model.backbone.card
-        self.mean = nn.Buffer(torch.tensor(card["mean"]).view(1, 3, 1, 1))
-        self.std = nn.Buffer(torch.tensor(card["std"]).view(1, 3, 1, 1))
+        rule = model.backbone.preprocessing
+        self.mean, self.std = (
+            nn.Buffer(torch.tensor([value / rule.value_range for value in values]).view(1, 3, 1, 1))
+            for values in (rule.mean, rule.std)
+        )
         self.backbone = model.backbone.network
         self.classifier = ExportedClassifier(head)
 
@@ -81,7 +85,10 @@ def export_module(model: Model, head: Head, part: Part = "auto") -> tuple[nn.Mod
     return module, "images", torch.rand(2, 3, side, side, generator=generator)
 
 
-def metadata(head: Head) -> dict[str, str]:
+def metadata(head: Head, backbone: PictureBackbone | None) -> dict[str, str]:
     """What travels with every export; ``labels`` is a JSON list in the order of the scores."""
     labels = json.dumps(list(head.names), ensure_ascii=False)
-    return {"format": "wdae-export 1", "labels": labels, "n_base": str(head.n_base)}
+    facts = {"format": "wdae-export 1", "labels": labels, "n_base": str(head.n_base)}
+    if backbone is not None:
+        facts[PREPROCESSING] = json.dumps(backbone.preprocessing.model_dump(mode="json"))
+    return facts

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from wdae import backbones
+from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
 from wdae.data import ImageSet, pixels
 from wdae.data.layouts import open_dataset
-from wdae.data.stream import CentralSquare, stream
+from wdae.data.stream import stream
 from wdae.errors import ModelError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.views import Read, Rows, Views, check_same_rows, seed_of
@@ -69,18 +70,19 @@ def extract(config: ExtractConfig, out: str | Path, team: Team, *, trust: Trust 
     if config.compile:
         for stage in backbone.stages:
             stage.compile(dynamic=False)
-    own = model.card["image_size"] if model else backbone.image_size
-    sides = config.sizes or (config.size or own,)
+    rule = Preprocessing.of(model.card) if model else backbone.preprocessing
+    sides = config.sizes or (config.size or rule.image_size,)
+    rule = rule.changed(side=sides[0])
     images = _images(config, model)
     if model is not None:
         _check_classes(model, images)
-    read, count = _reader(config, images, sides)
+    read, count = _reader(config, images, rule, sides)
     with working(out) if team.is_main else nullcontext(unfinished(out)) as work:
-        _begin(work, _plan(config, images, sides, count), team)
-        views = Views(config, backbone, model, sides, team.device)
+        _begin(work, _plan(config, images, rule, sides, count), team)
+        views = Views(config, backbone, rule, sides, team.device, seed_of(config, model))
         rate = _run_chunks(config, views, read, count, work, team)
         if team.is_main:
-            _assemble(config, model, images, sides, count, work).save(out, config.dtype)
+            _assemble(config, model, images, rule, sides, count, work).save(out, config.dtype)
     team.barrier()
     mirrored = 2 if config.flip_average else 1
     flops = mirrored * sum(backbones.forward_flops(backbone, side) for side in sides)
@@ -115,13 +117,15 @@ def _run_chunks(config: ExtractConfig, views: Views, read: Read, count: int, wor
     return done / seconds if seconds else 0.0
 
 
-def _reader(config: ExtractConfig, images: ImageSet, sides: Sequence[int]) -> tuple[Read, int]:
+def _reader(
+    config: ExtractConfig, images: ImageSet, rule: Preprocessing, sides: Sequence[int]
+) -> tuple[Read, int]:
     """How to get some of the pictures at one of the sides, and how many pictures there are."""
-    if config.stream:
+    if config.stream or not rule.is_plain:  # pixels are cached of plain central squares only
 
         def streamed(side: int, start: int, stop: int) -> tuple[Tensor, Rows]:
             wanted = np.arange(start, stop, dtype=np.int64)
-            square = CentralSquare(side)
+            square = rule.changed(side=side)
             got = list(stream(images, square, 256, rows=wanted, skip_broken=config.skip_broken))
             return torch.cat([b.images for b in got]), torch.cat([b.rows for b in got]).numpy()
 
@@ -166,7 +170,9 @@ def _check_classes(model: Stage1Model, images: ImageSet) -> None:
         )
 
 
-def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: int) -> dict[str, Any]:
+def _plan(
+    config: ExtractConfig, images: ImageSet, rule: Preprocessing, sides: Sequence[int], count: int
+) -> dict[str, Any]:
     """What the chunks on disk depend on: chunks of another plan are deleted."""
     weights = file_sha256(config.trained / WEIGHTS) if config.trained is not None else ""
     keys = {"backbone_options", "chunk", "flip_average", "precision", "skip_broken", "stream"}
@@ -177,6 +183,7 @@ def _plan(config: ExtractConfig, images: ImageSet, sides: Sequence[int], count: 
         "backbone": config.backbone if config.trained is None else None,
         "weights": weights,
         "pictures": images.source.stamp(),
+        "preprocessing": rule.facts(),
         "sides": list(sides),
         "count": count,
     }
@@ -195,6 +202,7 @@ def _assemble(
     config: ExtractConfig,
     model: Stage1Model | None,
     images: ImageSet,
+    rule: Preprocessing,
     sides: Sequence[int],
     count: int,
     work: Path,
@@ -208,6 +216,7 @@ def _assemble(
         "flip_average": config.flip_average,
         "sizes": list(sides),
         "precision": config.precision,
+        PREPROCESSING: rule.facts(),
     }
     if config.crops:
         info |= {"crops": config.crops, "crop_area": list(config.crop_area)}

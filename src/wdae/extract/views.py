@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.backbones.embed import embed, embed_crops, mean_view
+from wdae.backbones.preprocessing import Preprocessing
 from wdae.config.augment import AugmentConfig
 from wdae.errors import DataError
 from wdae.extract.config import ExtractConfig
@@ -27,24 +28,26 @@ class Views:
     """The views of each picture, and the mean of their features.
 
     Args:
+        rule: how the backbone wants its pictures.
         sides: of the whole pictures; crops are cut from the largest and resized to the first.
+        seed: draws crops.
     """
 
     def __init__(
         self,
         config: ExtractConfig,
         backbone: backbones.Backbone,
-        model: Stage1Model | None,
+        rule: Preprocessing,
         sides: Sequence[int],
         device: torch.device,
+        seed: int,
     ) -> None:
-        self.config, self.backbone, self.device = config, backbone, device
-        known = {key: tuple(model.card[key]) for key in ("mean", "std")} if model else {}
-        self.whole = {side: AugmentConfig(size=side, **known) for side in sides}
+        self.config, self.backbone, self.device, self.seed = config, backbone, device, seed
+        mean, std = ([value / rule.value_range for value in values] for values in (rule.mean, rule.std))
+        self.whole = {side: AugmentConfig(size=side, mean=tuple(mean), std=tuple(std)) for side in sides}
         changes: dict[str, Any] = {"crop": "resized", "area": config.crop_area}
         changes |= dict.fromkeys(("brightness", "contrast", "saturation"), 0.0)
         self.crop = self.whole[sides[0]].model_copy(update=changes)
-        self.seed = seed_of(config, model)
 
     def features(self, read: Read, start: int, stop: int) -> tuple[Tensor, Rows, float]:
         """Features of some pictures, their indices in the set, and the seconds of the embedding alone."""

@@ -1,0 +1,144 @@
+"""What can be used as a backbone: what ships, what packages have, what a file of entries offers to fetch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from wdae.backbones.preprocessing import Preprocessing
+from wdae.errors import DataError, nearest
+from wdae.storage.files import atomic_folder
+from wdae.storage.records import Digest, Record, Text, read_record
+
+_PIECE = 2**20
+_PATIENCE = 60.0  # seconds without a byte
+_MOST_BYTES = 2**31
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+
+
+class Facts(Record):
+    """What one wants to know of a backbone before using it.
+
+    Args:
+        name: what ``--backbone`` takes.
+        megabytes: of its weights.
+        features: size D of its features.
+        seen: the data that it was trained on: what it may not be compared on.
+    """
+
+    name: Text
+    about: Text
+    megabytes: Annotated[float, Field(ge=0)]
+    features: Annotated[int, Field(ge=1, le=2**20)]
+    image_size: Annotated[int, Field(ge=1, le=4096)]
+    licence: Text
+    seen: Text
+
+
+SHIPPED = (
+    Facts(
+        name="embedded",
+        about="ResNet-12 of our own, inside the package",
+        megabytes=11.7,
+        features=400,
+        image_size=84,
+        licence="Apache-2.0",
+        seen="64 classes of MiniImageNet (ImageNet pictures)",
+    ),
+    Facts(
+        name="lite0",
+        about="EfficientNet-Lite0, in the extra wdae[lite]",
+        megabytes=18.8,
+        features=1280,
+        image_size=224,
+        licence="Apache-2.0",
+        seen="ImageNet, 1,000 classes",
+    ),
+)
+"""Those that need no download and no other library than an extra of ours."""
+
+OTHERS = {
+    "timm:NAME": "any model of timm, prepared as its data configuration says",
+    "transformers:NAME": "any image model of transformers, prepared as its image processor says",
+    "onnx:FILE": "any exported embedder (extra wdae[onnx]), prepared as FILE.json or options say",
+    "pkg.module:factory": "a function of yours that returns a torch module",
+    "FOLDER": "what wdae pretrain has trained",
+}
+"""Ways to bring another one."""
+
+
+class Download(Record):
+    """A backbone that can be fetched: an ONNX file at an address, with the digest that it must have."""
+
+    name: Name
+    about: Text
+    url: Text
+    sha256: Digest
+    bytes: Annotated[int, Field(ge=1, le=_MOST_BYTES)]
+    licence: Text
+    seen: Text
+    preprocessing: Preprocessing
+    output: Text | None = None
+
+
+class Downloads(Record):
+    """A file of entries."""
+
+    backbones: Annotated[tuple[Download, ...], Field(min_length=1, max_length=1000)]
+
+
+def find_download(file: str | Path, name: str | None) -> Download:
+    """The entry of a name; the name may be left out where there is one entry."""
+    entries = {entry.name: entry for entry in read_record(Downloads, file).backbones}
+    if name is None and len(entries) == 1:
+        return next(iter(entries.values()))
+    if name not in entries:
+        said = (
+            f"{file} has no entry {name!r}" if name is not None else f"{file} has several entries; name one"
+        )
+        raise DataError(said + nearest(name or "", entries))
+    return entries[name]
+
+
+def fetch(entry: Download, folder: str | Path) -> Path:
+    """Download an entry into the new folder ``folder``, and return the ONNX file in it.
+
+    How it wants its pictures is written beside it. What has another digest or more bytes than the entry says
+    is not kept.
+    """
+    if urllib.parse.urlsplit(entry.url).scheme not in ("http", "https"):
+        raise DataError(f"the address of {entry.name} is no web address: {entry.url}")
+    stated = entry.preprocessing.model_dump(mode="json", exclude_none=True)
+    if entry.output is not None:
+        stated["output"] = entry.output
+    with atomic_folder(folder) as place:
+        file = place / f"{entry.name}.onnx"
+        _download(entry, file)
+        Path(f"{file}.json").write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+    return Path(folder) / file.name
+
+
+def _download(entry: Download, file: Path) -> None:
+    digest, size = hashlib.sha256(), 0
+    try:
+        with urllib.request.urlopen(entry.url, timeout=_PATIENCE) as answer, file.open("wb") as out:
+            while piece := answer.read(_PIECE):
+                size += len(piece)
+                if size > entry.bytes:
+                    raise DataError(f"{entry.url} gives more than the {entry.bytes} bytes that it should")
+                digest.update(piece)
+                out.write(piece)
+    except OSError as error:  # urllib's own errors are OSErrors
+        raise DataError(f"{entry.url} cannot be fetched: {error}") from error
+    if size != entry.bytes or digest.hexdigest() != entry.sha256:
+        raise DataError(
+            f"{entry.url} gives {size} bytes with SHA-256 {digest.hexdigest()[:16]}…; the entry says"
+            f" {entry.bytes} and {entry.sha256[:16]}…. It is another file than was meant, and is not kept"
+        )

@@ -1,0 +1,120 @@
+"""``wdae backbones``: what can turn pictures into features here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+from cyclopts import Parameter
+
+from wdae.cli.options import Json
+
+app = cyclopts.App(name="backbones", help="What can turn pictures into features; fetch another one.")
+
+
+@app.default
+def backbones(*, speed: bool = False, json: Json = False) -> None:
+    """List the backbones there are: size, features, licence, and what each has seen.
+
+    What a backbone has seen it knows: never compare methods on classes or pictures that it was trained on.
+
+    Parameters
+    ----------
+    speed
+        Measure pictures a second on this machine.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from wdae.backbones.catalogue import OTHERS, SHIPPED
+    from wdae.errors import WdaeError
+    from wdae.printing import json_text
+
+    rows: list[dict[str, Any]] = []
+    for facts in SHIPPED:
+        row: dict[str, Any] = facts.model_dump()
+        if speed:
+            try:
+                row["pictures_per_second"] = round(_speed(facts.name), 1)
+            except WdaeError as error:
+                row["missing"] = str(error)
+        rows.append(row)
+    if json:
+        print(json_text({"backbones": rows, "others": OTHERS}, indent=2))
+        return
+    view = Table(box=None, pad_edge=False)
+    titles = [
+        "backbone",
+        "MB",
+        "features",
+        "px",
+        *(["pictures/s"] if speed else []),
+        "licence",
+        "has seen",
+        "",
+    ]
+    for title in titles:
+        view.add_column(title, no_wrap=title == "backbone")
+    for row in rows:
+        rate = [str(row.get("pictures_per_second", "not installed"))] if speed else []
+        numbers = [str(row[key]) for key in ("megabytes", "features", "image_size")]
+        view.add_row(row["name"], *numbers, *rate, row["licence"], row["seen"], row["about"])
+    console = Console()
+    wide = Console(width=console.width if console.is_terminal else 150)
+    wide.print(view)
+    wide.print()
+    for name, about in OTHERS.items():
+        wide.print(f"{name:<20}{about}", markup=False, highlight=False)
+
+
+def _speed(name: str) -> float:
+    """Pictures a second through the network, in batches of eight."""
+    import time
+
+    import torch
+
+    from wdae.classifier.picture_backbone import load_backbone
+
+    backbone = load_backbone(name)
+    images = torch.zeros(8, 3, backbone.image_size, backbone.image_size)
+    done, seconds = -8, 0.0
+    with torch.no_grad():
+        while seconds < 2.0:
+            began = time.perf_counter()
+            backbone.network(images)
+            seconds += (time.perf_counter() - began) if done >= 0 else 0.0  # the first warms up
+            done += 8
+    return done / seconds
+
+
+@app.command
+def fetch(
+    entries: Path,
+    name: str | None = None,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])],
+) -> None:
+    """Fetch a backbone that a file of entries describes: wdae backbones fetch entries.json dino -o dino.
+
+    An entry has the address of an ONNX file, its size and SHA-256, its licence, what it has seen, and how it
+    wants its pictures; docs/guides/backbones.md shows one. Nothing is downloaded but by this command.
+
+    Parameters
+    ----------
+    entries
+        The JSON file.
+    name
+        Which of its entries, where it has several.
+    output
+        The folder to make.
+    """
+    from wdae.backbones.catalogue import fetch as fetched
+    from wdae.backbones.catalogue import find_download
+    from wdae.printing import say
+
+    entry = find_download(entries, name)
+    file = fetched(entry, output)
+    say(f"{file}: {entry.about}; licence {entry.licence}; has seen {entry.seen}")
+    say(f"use it with: --backbone onnx:{file}")
