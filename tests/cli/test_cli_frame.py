@@ -292,10 +292,13 @@ def test_help_takes_less_than_0_4_seconds() -> None:
     assert min(once() for _ in range(5)) < 0.4
 
 
-def test_a_reader_that_has_left_is_no_error() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["methods", "--json"]])
+def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
+    """``--json`` prints lines one by one, as predict does; they fail within the command."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([WDAE, "--help"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run([WDAE, *words], stdout=writer, stderr=subprocess.PIPE, text=True, env=unbuffered)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 

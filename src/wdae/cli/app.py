@@ -42,6 +42,8 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         if debug:
             raise
         return _fail(str(error))
+    except BrokenPipeError:  # whoever read our output has left: main ends quietly
+        raise
     except (OSError, MemoryError) as error:  # the machine's, not ours: a vanished folder, no memory left
         if debug:
             raise
