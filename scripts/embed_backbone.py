@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import statistics
 import sys
 import textwrap
 from dataclasses import replace
@@ -43,6 +42,7 @@ from wdae.config import load as checked
 from wdae.config import recipe_file
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import ModelError
+from wdae.evaluation.curve import base_novel_curve
 from wdae.evaluation.results import Estimate
 from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
@@ -77,12 +77,12 @@ one picture at a time without averaging over its mirror image:
 Its own classifier names {base} of the {held_images:,} held-out images of base classes rightly,
 among {classes} classes.
 
-**How the ready model's method was chosen.** By accuracy among all classes on validation classes,
-5-way, {choice_episodes:,} episodes; each candidate with step size ε and balance of its own, found
-on other episodes:
+**How the ready model's method was chosen.** By the area below the base–novel curve on validation
+classes, 5-way, {choice_episodes:,} episodes; each candidate with step size ε and balance of its own,
+found on other episodes:
 
-| method | 1 shot: novel | all | harmonic | 5 shots: novel | all | harmonic |
-|---|---|---|---|---|---|---|
+| method | 1 shot: novel | area | 5 shots: novel | area |
+|---|---|---|---|---|
 {choice}
 
 **Figures of the ready model**, on images and classes that were held out:
@@ -91,12 +91,13 @@ on other episodes:
 |---|---|
 {ready}
 
-Five novel classes at a time added to the ready model as people add them (`Model.add`),
-{added_episodes} episodes; *all* and *harmonic* are among the {classes} base classes and the five.
-Measured after everything was chosen:
+Five novel classes at a time added to the ready model as people add them (`Model.add`) and asked for
+as they ask by default, {added_episodes} episodes; *among all* are the {classes} base classes and the
+five. Measured after everything was chosen. `ready/` keeps features of {kept:,} held-out base images,
+from which `wdae add` tells what a class costs:
 
-| shots | novel | base | all | harmonic |
-|---|---|---|---|---|
+| shots | novel, among novel | novel, among all | base, among base | base, among all | area |
+|---|---|---|---|---|---|
 {added}
 
 **What it is for.** Trying the library on pictures out of the box, and small sets of everyday things
@@ -176,7 +177,7 @@ def embed(
 def choose(
     bank: FeatureBank, facts: dict[str, str], recipe: dict[str, Any], episodes: int
 ) -> tuple[Model, str]:
-    """The model that does best among all classes on validation classes, and a table of all candidates.
+    """The model with the largest area below its base–novel curve, and a table of all candidates.
 
     ε and balance are found on validation classes too; the episodes here are others.
     """
@@ -190,15 +191,15 @@ def choose(
         options: dict[str, Any] = {"n_query": n_query, "n_episodes": episodes, "part": Part.VALIDATION}
         n_way = min(5, len(bank.classes_of(Part.VALIDATION)))
         results = [few_way(model.base.method, bank, k, n_way=n_way, seed=99, **options) for k in (1, 5)]
-        cells = [f"{r.metrics[m]} %" for r in results for m in ("novel", "all", "harmonic")]
+        cells = [f"{r.metrics[m]} %" for r in results for m in ("novel", "area")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-        found.append((sum(r.metrics["all"].mean for r in results), model))
+        found.append((sum(r.metrics["area"].mean for r in results), model))
     return max(found, key=lambda pair: pair[0])[1], "\n".join(lines)
 
 
 def added(model: Model, bank: FeatureBank, n_shot: int, episodes: int, n_query: int) -> list[Estimate]:
-    """Accuracies when people add five novel classes to a model: novel, base, all, harmonic."""
+    """When people add five novel classes to a model: accuracies of novel and base images, and the area."""
     pool, held, n_base = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT), len(model.base.names)
     n_way = min(5, pool.n_classes)
     spec = EpisodeSpec(n_way, (n_shot,), n_query, n_way * n_query)
@@ -210,12 +211,14 @@ def added(model: Model, bank: FeatureBank, n_shot: int, episodes: int, n_query: 
         one.add({f"new class {c}": pool.features[drawn.support[i, c]] for c in range(n_way)})
         novel = one.scores(pool.features[drawn.query[i].flatten()])
         base, labels = one.scores(held.features[drawn.base_query[i]]), drawn.base_query_label[i]
-        among_all = [float((s.argmax(1) == y).double().mean()) for s, y in ((novel, own), (base, labels))]
-        among_novel = float((novel[:, n_base:].argmax(1) + n_base == own).double().mean())
-        among_base = float((base[:, :n_base].argmax(1) == labels).double().mean())
-        rows.append(
-            (among_novel, among_base, statistics.fmean(among_all), statistics.harmonic_mean(among_all))
-        )
+        right = [
+            novel[:, n_base:].argmax(1) + n_base == own,
+            novel.argmax(1) == own,
+            base[:, :n_base].argmax(1) == labels,
+            base.argmax(1) == labels,
+        ]
+        curve = base_novel_curve(torch.cat([novel, base]), torch.cat([own, labels]), n_base)
+        rows.append((*(float(one.double().mean()) for one in right), curve.area))
     return [Estimate.of(column) for column in zip(*rows, strict=True)]
 
 
@@ -262,6 +265,7 @@ def _readme(card: dict[str, Any], bank: FeatureBank, out: Path, choice: str, epi
         choice=choice,
         ready="\n".join(f"| {label(k)} | {v:.3f} |" for k, v in figures.items() if not k.endswith("_before")),
         added_episodes=few,
+        kept=0 if ready.base.held_out is None else len(ready.base.held_out.labels),
         added="\n".join(shots),
     )
     options = {"width": 110, "break_on_hyphens": False}
