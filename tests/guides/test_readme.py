@@ -49,6 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
         for i, file in enumerate(sorted((tmp_path / "drawn" / drawn).iterdir())):
             shutil.copy(file, tmp_path / name / f"{i}.jpg")
+    shutil.copytree(tmp_path / "okapi", tmp_path / "labelled" / "okapi")
     bank = wdae.synthetic_bank(24, 6, 6, 24, 16, seed=0, held_out_per_class=8)
     parts = np.array([part.value for part in wdae.Part])[bank.parts.numpy()]
     np.savez(
