@@ -99,8 +99,9 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     precision: str = "auto",
+    reference: Method | str | Path = "initial-estimate",
 ) -> ResultTable:
-    """Measure methods on novel and base classes, beside the initial estimate and on the same episodes.
+    """Measure methods on novel and base classes, beside a reference and on the same episodes.
 
     Args:
         methods: trained methods, run folders of ``wdae train``, or names of methods without parameters.
@@ -113,6 +114,7 @@ def evaluate(
         seed: which episodes.
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
         precision: of matrix products: auto, float32 or bfloat16.
+        reference: what comes first in the table, for others to be compared with.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -122,7 +124,7 @@ def evaluate(
     """
     where = pick_device(device)
     given = [methods] if isinstance(methods, Method | str | Path) else list(methods)
-    chosen = load_methods(given, where, pick_dtype(precision, where))
+    chosen = load_methods([reference, *given], where, pick_dtype(precision, where))
     config = EvaluationConfig(
         protocol=protocol,
         shots=tuple(shots),

@@ -103,6 +103,16 @@ def test_evaluate_prints_json_and_csv_of_the_same_figures(
     assert {"novel", "base", "all", "all_prior", "harmonic"} <= set(entries[0]["metrics"])
 
 
+def test_gains_are_taken_over_the_reference(
+    run: Path, bank: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--bank", bank, "--episodes", "10", "--queries", "3", "--shots", "1"]
+    assert wdae("evaluate", "fine-tune", "--reference", run, *few) == 0
+    told = capsys.readouterr().out
+    assert "initial-estimate" not in told and "Gain over wdae-gnn" in told
+    assert told.index("wdae-gnn") < told.index("fine-tune")
+
+
 def test_evaluate_all_way_has_top_5(run: Path, bank: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--protocol", "all-way", "--episodes", "3", "--shots", "2", "--device", "cpu", "--json"]
     assert wdae("evaluate", run, "--bank", bank, *words) == 0

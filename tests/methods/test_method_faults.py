@@ -139,10 +139,16 @@ def test_recipes_that_name_no_learned_method(small_bank: FeatureBank) -> None:
 def test_an_untrained_method_by_its_name() -> None:
     with pytest.raises(ModelError, match="maml must be trained first: wdae train --method maml"):
         load_methods(["maml"], torch.device("cpu"), torch.float32)
-    assert [m.name for m in load_methods(["fine-tune"], torch.device("cpu"), torch.float32)] == [
-        "initial-estimate",
-        "fine-tune",
-    ]
+    given = ["initial-estimate", "fine-tune", "lda", "lda:shrink=0.5", "lda"]
+    found = load_methods(given, torch.device("cpu"), torch.float32)
+    assert [m.name for m in found] == given[:4]
+    assert [m.describe().get("shrink") for m in found[2:]] == [0.95, 0.5]
+
+
+@pytest.mark.parametrize("word", ["lda:shrink", "lda:shrink=2", "lda:size=3", "lda:shrink=many"])
+def test_options_of_a_method_that_it_does_not_take(word: str) -> None:
+    with pytest.raises(ModelError, match="lda"):
+        load_methods([word], torch.device("cpu"), torch.float32)
 
 
 def test_the_reference_is_measured_even_if_not_asked_for() -> None:

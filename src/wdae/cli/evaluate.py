@@ -29,6 +29,7 @@ def evaluate(
     queries: Annotated[int, Parameter(group=_BANK)] = 15,
     episodes: Annotated[int | None, Parameter(group=_BANK)] = None,
     seed: Annotated[int, Parameter(group=_BANK)] = 0,
+    reference: Annotated[str, Parameter(group=_BANK)] = "initial-estimate",
     device: Annotated[Device, Parameter(group=_BANK)] = "auto",
     precision: Annotated[Literal["auto", "float32", "bfloat16"], Parameter(group=_BANK)] = "auto",
 ) -> None:
@@ -42,14 +43,14 @@ def evaluate(
 
     **Methods, for research**: wdae evaluate runs/gnn --bank DIR measures them on novel and base classes, on
     the same episodes. Novel: novel queries among novel classes. Base: base queries among base classes. All:
-    both among all classes. The initial estimate is measured beside, and gains over it are paired, episode by
-    episode.
+    both among all classes. The initial estimate is measured beside, and gains over it, or over the
+    --reference, are paired, episode by episode.
 
     Parameters
     ----------
     methods
         A model and what to measure it on. With --bank: run folders of wdae train, method files
-        (model.safetensors), or names of methods without parameters.
+        (model.safetensors), or names of methods without parameters, with options as in lda:shrink=0.9.
     output
         Folder for result files (JSON).
     bank
@@ -66,6 +67,8 @@ def evaluate(
         How many; 20,000 few-way or 100 all-way by default, as in the paper.
     seed
         Which episodes.
+    reference
+        The method that gains are taken over: a run folder, a method file or a name.
     precision
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
     """
@@ -88,6 +91,7 @@ def evaluate(
         seed=seed,
         device=device,
         precision=precision,
+        reference=reference,
     )
     if output is not None:
         table.save(output)
@@ -96,7 +100,10 @@ def evaluate(
     elif csv:
         print(table.csv(), end="")
     else:
-        show(table.accuracies(), *([table.differences("initial-estimate")] if methods else []))
+        show(
+            table.accuracies(),
+            *([table.differences(table.results[0].method)] if len(table) > len(shots) else []),
+        )
 
 
 def _evaluate_model(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from wdae.bank import FeatureBank
 from wdae.errors import ModelError, nearest
@@ -69,8 +70,8 @@ def evaluate(
 def load_methods(
     given: Sequence[Method | str | Path], device: torch.device, dtype: torch.dtype
 ) -> list[Method]:
-    """Methods from their names, run folders or files, or as they are; the initial estimate first."""
-    methods: list[Method] = [make("initial-estimate")]
+    """Methods from their names, run folders or files, or as they are; a name given again counts once."""
+    methods: list[Method] = []
     for one in given:
         if isinstance(one, Method):
             methods.append(copy.copy(one))
@@ -84,19 +85,33 @@ def load_methods(
                 raise ModelError(f"{word} holds no model.safetensors; give a run that was trained to its end")
         if path.is_file():
             methods.append(load_method(path, device, dtype))
-        elif word in names():
-            if is_learned(word):
-                how = "" if word.startswith("wdae") else f" --method {word}"
+        elif (name := word.partition(":")[0]) in names():
+            if is_learned(name):
+                how = "" if name.startswith("wdae") else f" --method {name}"
                 raise ModelError(
-                    f"{word} must be trained first: wdae train{how} ..., then give its run folder; "
+                    f"{name} must be trained first: wdae train{how} ..., then give its run folder; "
                     "or use wdae compare, which trains what it compares"
                 )
-            if word != "initial-estimate":
-                methods.append(make(word))
+            if word not in [method.name for method in methods]:
+                methods.append(_with_options(word))
         else:
             hint = nearest(word, names())
             raise ModelError(f"{word!r} is no run folder, model file or method{hint} (see wdae methods)")
     return _distinct(methods)
+
+
+def _with_options(word: str) -> Method:
+    """A method by its name, or by its name with options: ``lda:shrink=0.9``."""
+    name, _, rest = word.partition(":")
+    options: dict[str, Any] = {}
+    for one in filter(None, rest.split(",")):
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise ModelError(f"{word!r}: options of a method are given as {name}:key=value,key=value")
+        options[key.strip()] = yaml.safe_load(value[:100])
+    method = make(name, **options)
+    method.name = word
+    return method
 
 
 def _distinct(methods: list[Method]) -> list[Method]:

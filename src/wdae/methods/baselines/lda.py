@@ -34,7 +34,7 @@ class LinearDiscriminant(Method):
     paper = "Fisher 1936"
 
     def __init__(self, shrink: float = 0.95) -> None:
-        if not 0 < shrink <= 1:
+        if not (isinstance(shrink, int | float) and 0 < shrink <= 1):
             raise ModelError(f"lda's shrink is above 0 and at most 1, got {shrink}")
         self.shrink = shrink
         self.inverse = self.means = torch.empty(0)
