@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import BankError, EpisodeError
 from wdae.evaluation.protocol import all_way, few_way
 from wdae.methods import make
 from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +79,38 @@ def test_all_way_asks_for_the_marked_images_alone(bank: FeatureBank) -> None:
     assert result.metrics["all"].ci95 == pytest.approx(0, abs=1e-6)
 
 
-def test_base_queries_can_be_those_of_some_classes(bank: FeatureBank) -> None:
-    method = make("initial-estimate")
-    half = all_way(method, bank, 8, n_episodes=1, base_queries={"class 0", "class 2"})
-    other = all_way(method, bank, 8, n_episodes=1, base_queries={"class 1", "class 3"})
-    every = all_way(method, bank, 8, n_episodes=1)
-    assert (half.metrics["base"].mean + other.metrics["base"].mean) / 2 == pytest.approx(
-        every.metrics["base"].mean
-    )
+def test_only_the_base_classes_of_the_test_are_ranked() -> None:
+    """ImageNet-FS: 196 base classes are tested with 311 novel ones, and nothing is taken for the others."""
+    bank = synthetic_bank(8, 0, 6, 14, 6, seed=1, held_out_per_class=5, spread=2.0)
+    tested = {bank.class_names[c] for c in (0, 2, 5)}
+    result = all_way(make("initial-estimate"), bank, 4, n_episodes=2, seed=3, base_queries=tested)
+    pool, held_out = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT)
+    assert bank.base_weights is not None
+    base = torch.nn.functional.normalize(bank.base_weights, dim=1)
+    sampler = EpisodeSampler(pool, EpisodeSpec(6, (4,), 0), 3)
+    rows = [r for r, c in enumerate(held_out.labels.tolist()) if held_out.names[c] in tested]
+    for episode in range(2):
+        drawn = sampler.draw(episode, 1)
+        shots = {int(c): drawn.support[0, i].tolist() for i, c in enumerate(drawn.novel_classes[0])}
+        means = [torch.nn.functional.normalize(pool.features[shots[c]].mean(0), dim=0) for c in range(6)]
+        taken = {row for some in shots.values() for row in some}
+        queries = [(pool.features[r], 8 + int(pool.labels[r])) for r in range(84) if r not in taken]
+        queries += [(held_out.features[r], int(held_out.labels[r])) for r in rows]
+        right: dict[str, list[bool]] = {"all": [], "base": [], "all_prior": []}
+        for x, label in queries:
+            scores = {c: 20.0 * float(base[c] @ x) for c in range(8) if held_out.names[c] in tested}
+            novel = {8 + c: 20.0 * float(means[c] @ x) for c in range(6)}
+            right["all"].append(max(scores | novel, key=(scores | novel).__getitem__) == label)
+            if label < 8:
+                right["base"].append(max(scores, key=scores.__getitem__) == label)
+            sums = [sum(math.exp(v) for v in some.values()) for some in (scores, novel)]
+            chances = {c: 0.2 * math.exp(v) / sums[0] for c, v in scores.items()}
+            chances |= {c: 0.8 * math.exp(v) / sums[1] for c, v in novel.items()}
+            right["all_prior"].append(max(chances, key=chances.__getitem__) == label)
+        for metric, values in right.items():
+            assert result.per_episode[metric][episode] == pytest.approx(sum(values) / len(values)), metric
     with pytest.raises(EpisodeError, match="held-out images"):
-        all_way(method, bank, 1, n_episodes=1, base_queries={"nobody"})
+        all_way(make("initial-estimate"), bank, 1, n_episodes=1, base_queries={"nobody"})
 
 
 def test_few_way_draws_from_the_images_to_learn_from(bank: FeatureBank) -> None:

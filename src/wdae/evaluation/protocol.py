@@ -147,8 +147,8 @@ def all_way(
 
     Gives top-1 and top-5 of novel among novel, base among base, all among all, and all with a prior. Without
     held-out base images, or for a method that scores novel classes only, novel accuracy alone.
-    ``base_queries`` names the base classes whose held-out images are queries (ImageNet-FS tests on half of
-    them); they are scored among all base classes nonetheless.
+    ``base_queries`` names the base classes of the test, where not all are (ImageNet-FS tests on 196 of its
+    389): their held-out images are the base queries, and no image is taken for one of the others.
 
     >>> from wdae import InitialEstimate, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -163,10 +163,14 @@ def all_way(
     novel = bank.select(part, queries=True, device=device) if apart else pool
     queries, labels = novel.features, novel.labels
     n_base = 0
+    left_out = torch.zeros(0, dtype=torch.long, device=device)
     if joint:
         n_base = bank.n_base
         held_out = bank.select(Part.BASE_HELD_OUT, device=device)
         rows = _rows_of(held_out, base_queries)
+        if base_queries is not None:
+            untested = [c for c, name in enumerate(held_out.names) if name not in base_queries]
+            left_out = torch.tensor(untested, dtype=torch.long, device=device)
         queries = torch.cat([queries, held_out.features[rows]])
         labels = torch.cat([n_base + labels, held_out.labels[rows]])
     sampler = EpisodeSampler(pool, EpisodeSpec(pool.n_classes, (n_shot,), 0), seed)
@@ -186,6 +190,7 @@ def all_way(
         parts: list[dict[str, Tensor]] = []
         for some in rows.split(_ALL_WAY_QUERIES):
             scores, wanted = scorer(queries[some].unsqueeze(0)), labels[some].unsqueeze(0)
+            scores = scores.index_fill(-1, left_out, -torch.inf)
             parts.append(joint_hits(scores, wanted, n_base) if joint else novel_hits(scores, wanted))
         right = {name: torch.cat([p[name] for p in parts], dim=1) for name in parts[0]}
         is_novel = (labels[rows] >= n_base).unsqueeze(0)
