@@ -175,7 +175,8 @@ def test_what_a_class_costs_is_counted_on_pictures_that_were_held_out(
     assert (found.before, found.after) == tuple(count / len(held_out.labels) for count in right)
     assert found.after < found.before
     assert {one.base: one.share for one in found.taken}[name] == taken / int(held_out.counts[4])
-    assert [one.share for one in found.taken] == sorted((one.share for one in found.taken), reverse=True)
+    counts = [one.n_taken for one in found.taken]
+    assert counts == sorted(counts, reverse=True)
     worst = found.taken[0].base
     assert f"{worst} ↔ your 'double'" in found.as_text() and " → " in found.as_text()
     save(model, tmp_path / "model")
@@ -221,6 +222,8 @@ def test_a_model_without_held_out_pictures_says_that_it_cannot_tell(
     capsys.readouterr()
     assert run("add", tmp_path / "m", tmp_path / "new.npz") == 0
     assert "cannot be told" in capsys.readouterr().out
+    assert run("info", tmp_path / "m") == 0
+    assert "no held-out ones to find a balance on" in capsys.readouterr().out
 
 
 def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +257,8 @@ def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.Ca
     assert run("info", model) == 0
     assert "expects: 99 %" in capsys.readouterr().out
     assert run("undo", model) == 0
+    assert run("info", model) == 0
+    assert "than base classes can bear (the default): by shots of a class, " in capsys.readouterr().out
     assert share_new() < share_new("--expect", "new=0.99")
     assert run("redo", model) == 0 and run("redo", model) == 2
     assert "nothing to redo" in capsys.readouterr().err

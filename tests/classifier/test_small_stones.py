@@ -164,6 +164,9 @@ def test_merging_is_giving_all_examples_to_one(
     apart.merge(["b"], "a")
     together.add({"a": rows[:5]})
     assert torch.equal(apart.head.matrix, together.head.matrix) and apart.names == together.names
+    apart.add({"c": rows[3:6]})
+    apart.merge(["c"], "a")  # two of its three are there already
+    assert apart.shots("a") == 6
 
 
 def test_base_classes_that_look_alike_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,15 +10,26 @@ from wdae.classifier.model import Head, Model
 from wdae.classifier.names import shorten
 
 _SHOWN = 3
+_ENOUGH = 10  # pictures of a class that a share can be told of
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A base class and an added one that takes this share of its pictures."""
+    """A base class and an added one that takes ``n_taken`` of its ``n_pictures``."""
 
     base: str
     added: str
-    share: float
+    n_taken: int
+    n_pictures: int
+
+    @property
+    def share(self) -> float:
+        """The share of the base class's pictures."""
+        return self.n_taken / self.n_pictures
+
+    def __str__(self) -> str:
+        of = f"{self.share:.0%}" if self.n_pictures >= _ENOUGH else f"{self.n_taken} of {self.n_pictures}"
+        return f"{shorten(self.base)} ↔ your {shorten(self.added)!r} {of}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class BaseCost:
         """In a line, for people."""
         line = f"base classes: {self.before:.1%} → {self.after:.1%} of {self.n_pictures:,} held-out pictures"
         for one in self.taken[:_SHOWN]:
-            line += f"; {shorten(one.base)} ↔ your {shorten(one.added)!r} {one.share:.0%}"
+            line += f"; {one}"
         return line.replace("%", " %")
 
 
@@ -63,12 +74,12 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
     lost = (new >= head.n_base) & (new != old)
     pairs, times = torch.stack([labels[lost], new[lost]]).unique(dim=1, return_counts=True)
     taken = [
-        Taken(head.names[b], head.names[a], n / int(counts[b]))
+        Taken(head.names[b], head.names[a], n, int(counts[b]))
         for (b, a), n in zip(pairs.T.tolist(), times.tolist(), strict=True)
     ]
     return BaseCost(
         float((old == labels).double().mean()),
         float((new == labels).double().mean()),
         len(labels),
-        tuple(sorted(taken, key=lambda one: -one.share)),
+        tuple(sorted(taken, key=lambda one: (-one.n_taken, -one.share))),
     )

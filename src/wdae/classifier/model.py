@@ -333,6 +333,8 @@ class Model:
         if not rest:
             raise ModelError(f"nothing to merge into {shorten(into)!r}; name another class")
         rows = [row for name in rest for row in self._state[name]]
+        known = [example.feature for example in self.examples_of(into)]
+        rows = [rows[i] for i in _new_rows(torch.stack([self.examples[row].feature for row in rows]), known)]
         self._go(self.history.extended("merge", {into: rows}, rest))
 
     def set_novel_share(self, share: float | None) -> None:
@@ -351,7 +353,8 @@ class Model:
     @property
     def novel_share(self) -> float | None:
         """The share that was set, here or when the model was learned; None: what base classes can bear."""
-        return self.history.novel_share() or self.base.calibration.novel_share
+        own = self.base.calibration
+        return self.history.novel_share() or (own.novel_share if own.offsets else None)
 
     def undo(self) -> None:
         """Take the last change back; again, the one before it."""

@@ -37,6 +37,7 @@ def summary(model: Model, path: str | Path) -> dict[str, Any]:
         "denoiser": base.info.get("denoiser"),
         "steps": None if base.denoiser is None else {str(k): v for k, v in base.denoiser.steps.items()},
         "novel_share": model.novel_share,
+        "protecting": {str(k): share for k, share in sorted(base.calibration.protecting.items())},
         "refine_base": base.denoiser is not None and base.denoiser.refine_base,
         "figures": dict(base.calibration.figures),
         "head": model.history.head,
@@ -71,7 +72,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         "features": f"{facts['dim']} dimensions",
         "backbone": pictures,
         "denoiser": facts["denoiser"],
-        "expects": describe_share(facts["novel_share"]),
+        "expects": _expects(facts["novel_share"], facts["protecting"]),
         "base classes": ", ".join(shorten(name) for name in base[:_NAMED])
         + (f" … and {len(base) - _NAMED} more (--json lists all)" if len(base) > _NAMED else ""),
     }
@@ -103,6 +104,16 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         console.print(cell(text), soft_wrap=True)
     if facts["history"]:
         console.print("* where the model stands; - taken back (wdae undo MODEL --to N returns)", style="dim")
+
+
+def _expects(share: float | None, protecting: dict[str, float]) -> str:
+    """How often pictures of added classes are expected, with what that is where it depends on the shots."""
+    if share is not None:
+        return describe_share(share)
+    if not protecting:
+        return "pictures of any class alike; there were no held-out ones to find a balance on"
+    by_shots = ", ".join(f"{100 * value:.3g} % at {k}" for k, value in protecting.items())
+    return f"{describe_share(None)}: by shots of a class, {by_shots}"
 
 
 def label(figure: str) -> str:
