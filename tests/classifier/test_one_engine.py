@@ -19,6 +19,7 @@ from wdae.episodes import take_rows
 from wdae.methods import WDAE, InitialEstimate, Method
 from wdae.methods.base import Support, base_classes
 from wdae.methods.calibration import Calibration
+from wdae.methods.many_shots import draw_posterior
 from wdae.methods.saved import save_method
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
@@ -60,8 +61,19 @@ def made(bank: FeatureBank, name: str, refine_base: bool) -> Method:
         if name.endswith("shrink"):
             whiten = whitening(powered.features(train.features), train.labels, (0.7,))[0.7]
             space = replace(space, weights=unit(sums @ whiten), whiten=whiten, shrink=0.7)
+    posterior = None
+    if name.endswith("shrink") and space is not None:
+        train = replace(train, features=space.features(train.features))
+        posterior = draw_posterior(train, 3, 0.3, 0)
     return WDAE(
-        denoiser, 9.0, {1: 0.8, 5: 0.4}, n_neighbours=5, balance=BALANCE, refine_base=refine_base, space=space
+        denoiser,
+        9.0,
+        {1: 0.8, 5: 0.4},
+        n_neighbours=5,
+        balance=BALANCE,
+        refine_base=refine_base,
+        space=space,
+        posterior=posterior,
     )
 
 
@@ -81,7 +93,9 @@ def episode(bank: FeatureBank, shots: Sequence[int]) -> tuple[Support, Tensor, l
 
 
 @pytest.mark.parametrize("refine_base", [True, False])
-@pytest.mark.parametrize("shots", [(1,) * 5, (2,) * 5, (5,) * 5, (1, 2, 5, 3, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shots", [(1,) * 5, (2,) * 5, (5,) * 5, (1, 2, 5, 3, 7), (1, 12, 20, 3, 10)], ids=str
+)
 @pytest.mark.parametrize(
     "name", ["wdae-gnn", "wdae-mlp", "wdae-gnn+", "wdae-gnn+-shrink", "initial-estimate"]
 )

@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "recipes").rglob("*.yaml"))
 RESOLVED = json.loads((ROOT / "tests" / "fixtures" / "resolved-recipes.json").read_text())
 # Keys that are newer than these resolved recipes, with the defaults that leave everything as it was.
-NEWER = ("  held_out_seed: null\n", "  cycles: 1\n", "  peak: 1.0\n", "head: cosine\n", "  shrink: 1.0\n")
+NEWER = (
+    "  held_out_seed: null\n",
+    "  cycles: 1\n",
+    "  peak: 1.0\n",
+    "head: cosine\n",
+    "  shrink: 1.0\n",
+    "  anchors: 0\n",
+    "  prior: 0.3\n",
+)
 META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
 
 

@@ -22,8 +22,10 @@ from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.methods.base import Method, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.many_shots import draw_posterior
 from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
@@ -45,6 +47,7 @@ SHOTS = (1, 2, 5, 10, 20)
 _ENOUGH = 6  # images of a pseudo-novel class: five shots and a query
 _ESTIMATE_EPISODES = 200
 _SCORES = 3e7  # base scores that ε and balance are found on
+_ANCHORS = 8  # base images of a class that a balanced initial estimate is learned on against
 _REFIT_STEPS = 100  # in which a trained space learns base classes that are new to it
 
 RecipeLike = MetaRecipe | Mapping[str, Any] | str | Path
@@ -122,6 +125,10 @@ def _knowledge(
     seen, tried = bank, played
     if isinstance(method, WDAE) and method.space is not None:
         seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
+    known = method.posterior
+    if known is not None and known.n_base != bank.n_base:
+        train, each = seen.select(Part.BASE_TRAIN), max(1, len(known.anchors) // max(1, known.n_base))
+        method.posterior = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None
@@ -268,6 +275,8 @@ def _fitting(method: MethodLike, bank: FeatureBank, seed: int) -> Weighing:
             )
             if not same:
                 found.space = with_base_weights(found.space, bank, _REFIT_STEPS, seed)
+                if found.posterior is not None:
+                    found.posterior = replace(found.posterior, n_base=0)  # of other classes: drawn anew
     return found
 
 
@@ -282,7 +291,8 @@ def _balanced_estimate(bank: FeatureBank, seed: int) -> InitialEstimate:
         )
     except EpisodeError:  # no class can play novel
         return InitialEstimate()
-    return InitialEstimate(tuned.balance)
+    config, train = EvaluationConfig(), bank.select(Part.BASE_TRAIN)
+    return InitialEstimate(tuned.balance, draw_posterior(train, _ANCHORS, config.prior, seed))
 
 
 def _with_weights(bank: FeatureBank, config: LearnConfig) -> FeatureBank:

@@ -8,14 +8,17 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
+from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import BalancedScorer, log_odds, steps_for
 from wdae.nn.cosine import unit
+from wdae.nn.posterior import FEWEST
 from wdae.nn.space import FeatureSpace
 
 _SMALLEST_NORM = 1e-12
@@ -416,6 +419,7 @@ class Model:
             shots = torch.tensor([self.shots(name) for name in order])
             with torch.no_grad():
                 scorer = base.adapter.weigh(estimates[None], shots[None], joint=True)
+                scorer = self._learned_on(scorer, order, shots)
             place = {name: i for i, name in enumerate(order)}
             back = torch.tensor([place[name] for name in self.added])
             slope, offset = torch.ones(len(order)), torch.zeros(len(order))
@@ -447,6 +451,18 @@ class Model:
             base.calibration.prior(n_base, n_shots),
             base.space,
         )
+
+    def _learned_on(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:
+        """The scorer of added classes, those with many examples learned on where the method does so."""
+        rows = (shots >= FEWEST).nonzero()[:, 0]
+        if self.base.method.posterior is None or not len(rows):
+            return scorer
+        found = [
+            torch.stack([self.examples[row].feature for row in self._state[order[i]]]) for i in rows.tolist()
+        ]
+        mask = pad_sequence([torch.ones(len(f), dtype=torch.bool) for f in found], batch_first=True)
+        support = Support(pad_sequence(found, batch_first=True)[None], mask[None])
+        return self.base.adapter.fit(scorer, shots[None], support, rows)
 
     def _estimate(self, rows: tuple[int, ...]) -> Tensor:
         """The initial estimate of a class that has these examples; kept from one change to the next."""

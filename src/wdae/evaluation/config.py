@@ -38,5 +38,10 @@ class EvaluationConfig(Config):
     held-out images of base classes that play novel, or nowhere (off, the paper). auto: the first there is."""
     refine_base: bool = True
     """Whether base weights move as well (the paper), or stay as learned."""
+    anchors: int = Field(0, ge=0, le=64)
+    """Base images of a class that novel classes of 10 shots or more are learned on against, with the refined
+    weights as a prior; 0: weights stay as refined (the paper)."""
+    prior: float = Field(0.3, gt=0)
+    """Strength of that prior."""
     refinements: int = Field(1, ge=1)
     """Refinement steps (the paper: 1)."""

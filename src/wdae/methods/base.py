@@ -137,7 +137,9 @@ class Adapter(ABC):
 
 
 class WeightAdapter(Adapter):
-    """An adapter that works in two steps: an estimate of each novel class alone, then weights of all classes.
+    """An adapter that works in steps: an estimate of each novel class alone, then weights of all classes.
+
+    Weights may then be learned on from the shots.
 
     ``base`` holds the base classes with the weights they have in the method's space.
     """
@@ -154,7 +156,14 @@ class WeightAdapter(Adapter):
 
     def adapt(self, support: Support, joint: bool = False) -> WeightScorer:
         """Learn the novel classes of E episodes; with ``joint`` the scorer covers base classes too."""
-        return self.weigh(self.estimate(support), support.shots, joint)
+        shots = support.shots
+        return self.fit(self.weigh(self.estimate(support), shots, joint), shots, support)
+
+    def fit(
+        self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
+    ) -> WeightScorer:
+        """The scorer learned on from the shots ``[E, n]`` of all novel classes, or of those in ``rows``."""
+        return scorer
 
 
 class Method(ABC):

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores
+from wdae.methods.many_shots import learn_on
 from wdae.nn.generate import novel_estimate
+from wdae.nn.posterior import Posterior
 
 
 class InitialEstimate(Method):
@@ -20,6 +22,7 @@ class InitialEstimate(Method):
 
     Args:
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
+        posterior: how classes with many shots are learned on; None: not, as in the paper.
 
     >>> from wdae import few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -32,8 +35,9 @@ class InitialEstimate(Method):
     about = "nearest class mean by cosine; where wDAE starts"
     paper = "Gidaris & Komodakis 2019"
 
-    def __init__(self, balance: Calibration | None = None) -> None:
+    def __init__(self, balance: Calibration | None = None, posterior: Posterior | None = None) -> None:
         self.balance = balance
+        self.posterior = posterior
 
     def describe(self) -> dict[str, Any]:
         """Slopes and offsets of novel scores, where they are balanced."""
@@ -63,3 +67,10 @@ class EstimateAdapter(WeightAdapter):
         """The estimates as they are, their scores balanced where the method has a balance."""
         scorer = WeightScorer(estimates, self.base.weights if joint else None, self.base.scale)
         return balance_scores(scorer, shots, self.base.weights.shape[-2], self.method.balance)
+
+    def fit(
+        self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
+    ) -> WeightScorer:
+        """Classes with many shots are learned on, where the method has a posterior."""
+        m = self.method
+        return learn_on(scorer, shots, support, rows, m.posterior, m.balance, self.base.weights, None)

@@ -18,12 +18,14 @@ from wdae.methods.learned import LearnedMethod
 from wdae.methods.registry import make
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser, Kind
+from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 from wdae.storage.records import MAX_CLASSES, Info, Record, Size, Text
 
 _WDAE, _LEARNED, _ESTIMATE = "wdae", "method", InitialEstimate.name
 _CENTRE, _WEIGHTS, _WHITEN = "space.centre", "space.weights", "space.whiten"
+_ANCHORS = "posterior.anchors"
 
 
 _LARGEST = 10_000  # of any number among a method's options
@@ -60,6 +62,11 @@ class _Space(Record):
     shrink: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+class _PosteriorRecord(Record):
+    n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
+    strength: Annotated[float, Field(gt=0)]
+
+
 class _WdaeState(Record):
     """What the file of a wDAE says beside its weights."""
 
@@ -74,6 +81,7 @@ class _WdaeState(Record):
     balance: CalibrationRecord | None = None
     refine_base: bool = True
     space: _Space | None = None
+    posterior: _PosteriorRecord | None = None
 
 
 class _EstimateState(Record):
@@ -82,6 +90,7 @@ class _EstimateState(Record):
     kind: Literal["initial-estimate"]
     name: Text
     balance: CalibrationRecord
+    posterior: _PosteriorRecord | None = None
 
 
 class _LearnedState(Record):
@@ -132,6 +141,9 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
         }
     else:
         raise ModelError(f"{method.name} has nothing learned to save; make it anew by its name")
+    if isinstance(method, WDAE | InitialEstimate) and method.posterior is not None:
+        tensors[_ANCHORS] = method.posterior.anchors.half()
+        state["posterior"] = {"n_base": method.posterior.n_base, "strength": method.posterior.strength}
     save_checkpoint(path, tensors, state)
 
 
@@ -177,14 +189,18 @@ def _built(
     dim: int | None,
 ) -> Method:
     if isinstance(state, _EstimateState):
-        return InitialEstimate(Calibration.from_json(state.balance.model_dump(mode="json")))
+        balance = Calibration.from_json(state.balance.model_dump(mode="json"))
+        return InitialEstimate(balance, _posterior(state.posterior, tensors, device))
     if isinstance(state, _WdaeState):
         _refuse_other_size(path, state.denoiser.dim, dim)
         if state.denoiser.dim * state.denoiser.hidden > n_values:
             raise ValueError(
                 f"a denoiser of {state.denoiser.dim} × {state.denoiser.hidden}, and {n_values} values"
             )
-        return _wdae(state.model_dump(mode="json"), tensors, device, dtype)
+        posterior = _posterior(state.posterior, tensors, device, state.denoiser.dim)
+        method = _wdae(state.model_dump(mode="json"), tensors, device, dtype)
+        method.posterior = posterior
+        return method
     _refuse_other_size(path, state.dim, dim)
     if large := [v for v in _numbers(state.options) if not -_LARGEST <= v <= _LARGEST]:
         raise ValueError(f"an option of {large[0]}")
@@ -254,6 +270,20 @@ def _wdae(
         refine_base=state.get("refine_base", True),
         space=space,
     )
+
+
+def _posterior(
+    record: _PosteriorRecord | None,
+    tensors: dict[str, Tensor],
+    device: torch.device | str,
+    dim: int | None = None,
+) -> Posterior | None:
+    if record is None:
+        return None
+    anchors = tensors.pop(_ANCHORS).float().to(device)
+    if anchors.ndim != 2 or not len(anchors) or anchors.shape[1] != (dim or anchors.shape[1]):
+        raise ValueError(f"base images of shape {list(anchors.shape)}")
+    return Posterior(anchors, record.n_base, record.strength)
 
 
 def _refuse_other_size(path: str | Path, has: int, wanted: int | None) -> None:

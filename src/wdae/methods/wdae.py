@@ -12,11 +12,13 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores, steps_for
+from wdae.methods.many_shots import learn_on
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
 from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph
 from wdae.nn.incremental import BaseState
+from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 
 # The paper's step sizes ε for MiniImageNet; training replaces them by a choice on validation classes.
@@ -41,6 +43,7 @@ class WDAE(Method):
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
         refine_base: whether base classes move too, as in the paper, or keep their learned weights.
         space: the space that the denoiser was trained in; None: the features as they are.
+        posterior: how classes with many shots are learned on; None: not, as in the paper.
 
     >>> from wdae import Denoiser, few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -66,6 +69,7 @@ class WDAE(Method):
         balance: Calibration | None = None,
         refine_base: bool = True,
         space: FeatureSpace | None = None,
+        posterior: Posterior | None = None,
     ) -> None:
         if n_steps < 1:
             raise ModelError(f"refinement takes at least 1 step, got n_steps={n_steps}")
@@ -80,6 +84,7 @@ class WDAE(Method):
         self.balance = balance
         self.refine_base = refine_base
         self.space = space
+        self.posterior = posterior
         self.name = f"wdae-{denoiser.kind}"
 
     def describe(self) -> dict[str, Any]:
@@ -97,6 +102,8 @@ class WDAE(Method):
         if self.space is not None:
             said["power"] = self.space.power
             said |= {} if self.space.whiten is None else {"shrink": self.space.shrink}
+        if self.posterior is not None:
+            said["prior"] = self.posterior.strength
         return said
 
     def n_parameters(self) -> int:
@@ -167,6 +174,13 @@ class WDAEAdapter(WeightAdapter):
         method = self.method
         scorer = self._refined(estimates, steps_for(shots, method.steps).unsqueeze(-1), joint)
         return balance_scores(scorer, shots, self.state.base.shape[0], method.balance, method.space)
+
+    def fit(
+        self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
+    ) -> WeightScorer:
+        """Classes with many shots are learned on, where the method has a posterior."""
+        m = self.method
+        return learn_on(scorer, shots, support, rows, m.posterior, m.balance, self.state.base, m.space)
 
     def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
         """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""

@@ -15,13 +15,16 @@ from wdae.calibration.pseudo_novel import where_to_play
 from wdae.calibration.step_size import choose_steps
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import MissingExtraError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.html import write_report
 from wdae.evaluation.measure import evaluate
 from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.many_shots import draw_posterior
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
+from wdae.nn.posterior import Posterior
 from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runs.run import Run, exclusively
@@ -68,8 +71,17 @@ def fit_method(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptio
     bank = bank if space is None else in_space(bank, space)
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
     tune_method(method, recipe, bank)
+    method.posterior = posterior_of(recipe.evaluation, bank, recipe.seed, device)
     method.space = space
     return method
+
+
+def posterior_of(
+    config: EvaluationConfig, bank: FeatureBank, seed: int, device: torch.device | str = "cpu"
+) -> Posterior | None:
+    """How classes with many shots are learned on, beside the base images of a bank in the method's space."""
+    train = bank.select(Part.BASE_TRAIN, device=device)
+    return draw_posterior(train, config.anchors, config.prior, derive_seed(seed, "anchors"))
 
 
 def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:

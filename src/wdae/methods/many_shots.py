@@ -1,0 +1,89 @@
+"""Learning on from many shots: where a method has a posterior, novel weights become the likeliest ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wdae.bank import ClassSet
+from wdae.methods.base import Support, WeightScorer
+from wdae.methods.calibration import HALF, BalancedScorer, Calibration, log_odds
+from wdae.nn.cosine import unit
+from wdae.nn.posterior import FEWEST, Posterior
+from wdae.nn.space import FeatureSpace
+
+_MOST_ANCHORS = 1024
+
+
+def draw_posterior(train: ClassSet, per_class: int, strength: float, seed: int) -> Posterior | None:
+    """A posterior with base-train images drawn at random; None where none are asked for.
+
+    They are kept in half precision, so that a method is the same when it is read again.
+    """
+    if not per_class:
+        return None
+    keys = torch.rand(len(train.features), generator=torch.Generator().manual_seed(seed)).to(train.device)
+    order = (train.labels.double() + keys).argsort()  # class after class, in random order within each
+    starts = train.counts.cumsum(0) - train.counts
+    place = torch.arange(len(order), device=train.device) - starts[train.labels[order]]
+    chosen = order[place < per_class]
+    if len(chosen) > _MOST_ANCHORS:
+        chosen = chosen[keys[chosen].argsort()[:_MOST_ANCHORS]]
+    return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength)
+
+
+def learn_on(
+    scorer: WeightScorer,
+    shots: Tensor,
+    support: Support,
+    rows: Tensor | None,
+    posterior: Posterior | None,
+    balance: Calibration | None,
+    base: Tensor,
+    space: FeatureSpace | None,
+) -> WeightScorer:
+    """The scorer with the weights of classes that have many shots learned on.
+
+    Args:
+        scorer: as the method has it before.
+        shots: number of shots of each novel class ``[E, n]``.
+        support: the shots of all novel classes, or of those in ``rows``.
+        rows: which of the novel classes have their shots in ``support``; None: all.
+        posterior, balance, space: the method's.
+        base: its base weights ``[N, D]``.
+    """
+    if posterior is None or balance is None or posterior.n_base != len(base):
+        return scorer
+    assert isinstance(scorer, BalancedScorer)
+    many = shots >= FEWEST
+    if rows is None:
+        if not bool(many.any()):
+            return scorer
+        if bool((many != many[:1]).any()):
+            return _one_by_one(scorer, shots, support, posterior, balance, base, space)
+        rows = many[0].nonzero()[:, 0]
+        mask = None if support.mask is None else support.mask[:, rows]
+        support = Support(support.features[:, rows], mask)
+    slope, offset = balance.of_shots(shots)  # [E, n]
+    offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(base))
+    start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
+    features = unit(support.features) if space is None else space.features(support.features)
+    found = posterior.weights(start, offset, balance.gain * unit(base), rows, features, support.mask)
+    longer = torch.linalg.vector_norm(found, dim=2) / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
+    return replace(scorer, novel=found, slope=scorer.slope * longer.unsqueeze(1))
+
+
+def _one_by_one(scorer: BalancedScorer, shots: Tensor, support: Support, *rest: Any) -> WeightScorer:
+    """Episodes in which different classes have many shots."""
+    found = []
+    for e in range(len(shots)):
+        mask = None if support.mask is None else support.mask[e : e + 1]
+        one = replace(scorer, novel=scorer.novel[e : e + 1], slope=scorer.slope[e : e + 1])
+        own = Support(support.features[e : e + 1], mask)
+        found.append(learn_on(one, shots[e : e + 1], own, None, *rest))
+    novel = torch.cat([one.novel for one in found])
+    slope = torch.cat([one.slope for one in found if isinstance(one, BalancedScorer)])
+    return replace(scorer, novel=novel, slope=slope)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from wdae.bank import FeatureBank
+from wdae.classifier import learn
+from wdae.errors import StorageError
+from wdae.evaluation.protocol import few_way
+from wdae.methods import InitialEstimate
+from wdae.methods.base import Support, base_classes
+from wdae.methods.calibration import BalancedScorer, Calibration
+from wdae.methods.many_shots import draw_posterior
+from wdae.methods.saved import load_method, save_method
+from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
+
+BALANCE = Calibration(12.0, {1: 0.9, 20: 1.0}, {1: 0.5, 20: -1.0})
+
+
+@pytest.fixture(scope="module")
+def bank() -> FeatureBank:
+    return synthetic_bank(20, 4, 6, 60, 16, seed=2, held_out_per_class=10)
+
+
+def method(bank: FeatureBank, strength: float = 0.3) -> InitialEstimate:
+    return InitialEstimate(BALANCE, draw_posterior(bank.select(Part.BASE_TRAIN), 4, strength, 0))
+
+
+def test_anchors_are_images_of_every_base_class(bank: FeatureBank) -> None:
+    train = bank.select(Part.BASE_TRAIN)
+    found = draw_posterior(train, 4, 0.3, 0)
+    assert found is not None and found.anchors.shape == (80, 16) and found.n_base == 20
+    nearest = (found.anchors @ train.features.T).max(1)
+    assert bool((nearest.values > 0.999).all())
+    assert torch.bincount(train.labels[nearest.indices], minlength=20).tolist() == [4] * 20
+    assert draw_posterior(train, 0, 0.3, 0) is None
+
+
+def test_few_shots_are_as_without_and_many_are_better(bank: FeatureBank) -> None:
+    plain, learned = InitialEstimate(BALANCE), method(bank)
+    for n_shot in (1, 5, 40):
+        a, b = (few_way(m, bank, n_shot, n_query=10, n_episodes=60) for m in (plain, learned))
+        if n_shot < 10:
+            assert a.metrics == b.metrics
+        else:
+            assert b.metrics["area"].mean > a.metrics["area"].mean
+
+
+def test_novel_accuracy_is_the_same_with_and_without_base_classes(bank: FeatureBank) -> None:
+    joint, alone = (few_way(method(bank), bank, 12, n_query=5, n_episodes=20, joint=j) for j in (True, False))
+    assert joint.per_episode["novel"].tolist() == pytest.approx(alone.per_episode["novel"].tolist())
+
+
+def test_other_base_classes_are_not_learned_on_against(bank: FeatureBank) -> None:
+    base, shots = base_classes(bank), Support(bank.select(Part.NOVEL).features[:24].view(1, 2, 12, 16))
+    fewer = replace(base, weights=base.weights[:15])
+    scorers = [m.on(fewer).adapt(shots, joint=True) for m in (InitialEstimate(BALANCE), method(bank))]
+    torch.testing.assert_close(scorers[0].novel, scorers[1].novel)
+
+
+def test_episodes_in_which_different_classes_have_many(bank: FeatureBank) -> None:
+    features = bank.select(Part.NOVEL).features[:72].view(2, 3, 12, 16)
+    mask = torch.ones(2, 3, 12, dtype=torch.bool)
+    mask[0, 1, 4:] = mask[1, 0, 2:] = mask[1, 2, 1:] = False
+    adapter = method(bank).on(base_classes(bank))
+    queries = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    both = adapter.adapt(Support(features, mask), joint=True)
+    for e in range(2):
+        alone = adapter.adapt(Support(features[e : e + 1], mask[e : e + 1]), joint=True)
+        torch.testing.assert_close(both(queries)[e], alone(queries[e : e + 1])[0], atol=1e-5, rtol=0)
+    assert isinstance(both, BalancedScorer) and both.slope.shape == (2, 1, 3)
+
+
+def test_it_is_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
+    saved = method(bank, 0.7)
+    save_method(tmp_path / "m.safetensors", saved)
+    again = load_method(tmp_path / "m.safetensors")
+    assert isinstance(again, InitialEstimate) and again.posterior is not None and saved.posterior is not None
+    assert torch.equal(again.posterior.anchors, saved.posterior.anchors)
+    assert (again.posterior.strength, again.posterior.n_base) == (0.7, 20)
+    saved.posterior = replace(saved.posterior, anchors=torch.zeros(0, 16))
+    save_method(tmp_path / "none.safetensors", saved)
+    with pytest.raises(StorageError, match="base images of shape"):
+        load_method(tmp_path / "none.safetensors")
+
+
+def test_a_model_learns_on_with_all_its_base_classes() -> None:
+    """Trained with some of the base classes set aside, it is taught beside all of them."""
+    bank = synthetic_bank(20, 0, 2, 20, 12, seed=0, held_out_per_class=6)
+    short = {
+        "denoiser.hidden": 8,
+        "training.steps": 2,
+        "evaluation.step_episodes": 10,
+        "evaluation.anchors": 3,
+    }
+    model = learn(bank, recipe=short)
+    posterior = model.base.method.posterior
+    assert posterior is not None and posterior.n_base == 20 and len(posterior.anchors) == 60
+    rows = bank.select(Part.NOVEL).of_class(0)[:15]
+    model.add({"okapi": rows})
+    learned_on = model.head.weights[-1]
+    model.base.method.posterior = None
+    plain = type(model)(model.base)
+    plain.add({"okapi": rows})
+    assert not torch.allclose(plain.head.weights[-1], learned_on)

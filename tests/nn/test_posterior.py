@@ -1,0 +1,124 @@
+"""Weights learned on from many shots against a slow minimiser of the same loss, written class by class."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import wdae.nn.posterior as module
+from wdae.nn.cosine import unit
+from wdae.nn.posterior import Posterior
+
+N, n, K, D, A = 7, 3, 12, 5, 14
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def problem(E: int = 2) -> tuple[Posterior, Tensor, Tensor, Tensor, Tensor]:
+    posterior = Posterior(unit(randn(A, D, seed=1)), N, strength=0.5)
+    start, base = 6 * unit(randn(E, n, D, seed=2)), 6 * unit(randn(N, D, seed=3))
+    shots = unit(start.unsqueeze(2) / 6 + 0.7 * randn(E, n, K, D, seed=4))
+    return posterior, start, randn(E, n, seed=5), base, shots
+
+
+def loss(
+    weights: Tensor, start: Tensor, offsets: Tensor, base: Tensor, shots: list[Tensor], posterior: Posterior
+) -> Tensor:
+    """One episode; ``shots`` of each class that has many, None-like empty for the others."""
+    total = torch.zeros((), dtype=torch.float64)
+    many = [c for c, rows in enumerate(shots) if len(rows)]
+    for c in many:
+        for row in shots[c].double():
+            scores = torch.cat([base.double() @ row, weights @ row + offsets.double()])
+            total = total - scores.log_softmax(0)[N + c]
+        total = total + posterior.strength / 2 * (weights[c] - start[c].double()).square().sum()
+    mean = sum(len(shots[c]) for c in many) / len(many)
+    each = module._BASE_SHARE * mean * N / A
+    for row in posterior.anchors.double():
+        scores = torch.cat([base.double() @ row, weights @ row + offsets.double()])
+        total = total - each * scores.log_softmax(0)[:N].logsumexp(0)
+    return total
+
+
+def slowly(start: Tensor, *rest: object) -> Tensor:
+    """The minimum, by a general minimiser."""
+    weights = start.double().clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(weights, start, *rest)  # type: ignore[arg-type]
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(closure)  # type: ignore[arg-type, no-untyped-call]
+    return weights.detach()
+
+
+def test_it_is_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STEPS", 3000)
+    posterior, start, offsets, base, shots = problem()
+    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    for e in range(2):
+        wanted = slowly(start[e], offsets[e], base, list(shots[e]), posterior)
+        torch.testing.assert_close(found[e].double(), wanted, atol=2e-4, rtol=0)
+
+
+def test_a_few_steps_are_most_of_the_way() -> None:
+    posterior, start, offsets, base, shots = problem()
+    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    for e in range(2):
+        rest = (start[e], offsets[e], base, list(shots[e]), posterior)
+        best = slowly(start[e], *rest[1:])
+        before, after, least = (float(loss(w.double(), *rest)) for w in (start[e], found[e], best))
+        assert after - least < 0.02 * (before - least)
+
+
+def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STEPS", 3000)
+    posterior, start, offsets, base, shots = problem(1)
+    rows, mask = torch.tensor([0, 2]), torch.ones(1, 2, K, dtype=torch.bool)
+    mask[0, 1, 10:] = False
+    found = posterior.weights(start, offsets, base, rows, shots[:, rows], mask)
+    assert torch.equal(found[0, 1], start[0, 1])
+    given = [shots[0, 0], shots[0, 1, :0], shots[0, 2, :10]]
+
+    def fixed(weights: Tensor) -> Tensor:
+        return torch.stack([weights[0], start[0, 1].double(), weights[2]])
+
+    weights = start[0].double().clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(fixed(weights), start[0], offsets[0], base, given, posterior)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(closure)  # type: ignore[arg-type, no-untyped-call]
+    torch.testing.assert_close(found[0].double(), fixed(weights.detach()), atol=2e-4, rtol=0)
+
+
+def test_a_strong_prior_leaves_weights_where_they_are_and_more_shots_move_them_further() -> None:
+    posterior, start, offsets, base, shots = problem(1)
+    rows = torch.arange(n)
+    stiff = Posterior(posterior.anchors, N, 1e6).weights(start, offsets, base, rows, shots)
+    torch.testing.assert_close(stiff, start, atol=1e-3, rtol=0)
+    moved = [
+        float((posterior.weights(start, offsets, base, rows, some) - start).norm())
+        for some in (shots[:, :, :3], shots, shots.repeat(1, 1, 10, 1))
+    ]
+    assert moved[0] < moved[1] < moved[2]
+
+
+def test_many_classes_are_learned_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block alone is what two blocks give each of theirs, the others standing still."""
+    posterior, start, offsets, base, shots = problem(1)
+    monkeypatch.setattr(module, "_TOGETHER", 2)
+    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    for rows in (torch.tensor([0, 1]), torch.tensor([2])):
+        alone = posterior.weights(start, offsets, base, rows, shots[:, rows])
+        torch.testing.assert_close(found[:, rows], alone[:, rows])
