@@ -107,7 +107,7 @@ def test_the_tables_are_the_papers_and_each_is_measured_on_its_own_features(fini
     }  # fmt: skip
     assert {entry["row"] for entry in trainval["rows"]} == {"initial-estimate", "wdae-gnn-trainval"}
     assert {entry["row"] for entry in three["rows"]} == {"initial-estimate", "lwof", "wdae-mlp", "wdae-gnn"}
-    assert two["metrics"] == ["novel"] and three["metrics"] == ["novel", "all", "base"]
+    assert two["metrics"] == ["novel"] and three["metrics"] == ["novel", "all", "base", "area"]
     left_out = {entry["row"]: entry["why"] for entry in record["not_run"]}
     assert "--rows" in left_out["wdae-mlp-no-noise"]
 

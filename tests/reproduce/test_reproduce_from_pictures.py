@@ -108,7 +108,7 @@ def test_imagenet_fs_learns_from_train_and_asks_for_val(tmp_path: Path) -> None:
     )
     table = record_of(run)["tables"][0]
     assert table["number"] == 1
-    assert table["metrics"] == ["novel_top5", "all_top5", "base_top5", "all_prior_top5"]
+    assert table["metrics"] == ["novel_top5", "all_top5", "base_top5", "all_prior_top5", "area"]
     assert {entry["n_shot"] for entry in table["rows"]} == {1, 2, 5, 10, 20}
     gnn = next(e for e in table["rows"] if (e["row"], e["n_shot"]) == ("wdae-gnn", 5))
     assert gnn["step"] == 0.6 and gnn["step_origin"] == "the recipe"
