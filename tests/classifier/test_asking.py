@@ -195,6 +195,8 @@ def test_the_whole_curve_of_base_against_added(
         figures = measure(taught, added | base, expect=row["expect"]).figures
         assert (row["base"], row["added"]) == (figures["base_among_all"], figures["added_among_all"])
         assert other["base"] == pytest.approx(row["base"], abs=0.01)  # the same pictures, at half precision
+    figures = measure(taught, added | base).figures
+    assert given.now == (figures["base_among_all"], figures["added_among_all"])
     assert given.curve.area == measure(taught, added | base).figures["area_base_added"]
     assert len(given.csv().splitlines()) == len(given.curve.points) + 1
     assert measure(taught, base).trade_off is None and measure(taught, added, only="added").trade_off is None

@@ -111,12 +111,14 @@ class TradeOff:
     Attributes:
         curve: accuracies among all classes, by an offset of the added classes' scores.
         shift: by share of pictures expected to be of added classes, that offset.
+        now: base and added accuracy as the model was asked.
         kept: whether base pictures are those that the model keeps, since none were given.
     """
 
     curve: Curve
+    now: tuple[float, float]
     shift: Mapping[float, float]
-    kept: bool
+    kept: bool = False
 
     def rows(self) -> list[dict[str, float]]:
         """Accuracies of base and added pictures among all classes, by share."""
@@ -133,12 +135,12 @@ class TradeOff:
         from rich.table import Table
 
         base = "base (held-out pictures)" if self.kept else "base"
-        title = f"Base against added, among all classes; area below the curve {self.curve.area:.3f}"
-        table = Table(title=title, title_justify="left")
+        table = Table(title="Base against added, among all classes", title_justify="left")
         for heading in ("--expect new=", base, "added"):
             table.add_column(heading, justify="right")
         for row in self.rows():
             table.add_row(f"{row['expect']:g}", f"{row['base']:.1%}", f"{row['added']:.1%}")
+        table.add_row("as asked", *(f"{accuracy:.1%}" for accuracy in self.now), style="bold")
         return table
 
 
@@ -265,8 +267,8 @@ def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> Tr
     is_base, held_out = labels < head.n_base, model.base.held_out
     if bool(is_base.all()) or not head.n_base:
         return None
-    half = head.expecting(HALF)
-    scores, kept = half.scores(features), not bool(is_base.any())
+    half, kept = head.expecting(HALF), not bool(is_base.any())
+    scores = half.scores(features)
     if kept:
         if held_out is None or head.n_base < len(model.base.names):
             return None
@@ -276,4 +278,7 @@ def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> Tr
         share: float((log_odds(torch.full_like(half.prior, share), head.n_base) - half.prior)[0])
         for share in _SHARES
     }
-    return TradeOff(base_novel_curve(scores, labels, head.n_base), shift, kept)
+    asked = scores + torch.nn.functional.pad(head.prior - half.prior, (head.n_base, 0))
+    right = asked.argmax(1) == labels
+    now = tuple(float(right[some].double().mean()) for some in (labels < head.n_base, labels >= head.n_base))
+    return TradeOff(base_novel_curve(scores, labels, head.n_base), (now[0], now[1]), shift, kept)
