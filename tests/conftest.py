@@ -6,11 +6,13 @@ import gc
 import importlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from fuzz import FIXTURES, state_of
 
 from wdae.bank import FeatureBank
 from wdae.synthetic import synthetic_bank
@@ -27,6 +29,14 @@ if hasattr(os, "register_at_fork"):
 def one_thread() -> None:
     """Small tensors gain nothing from threads, and sums keep one order."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fixtures_stay_as_they_are() -> Iterator[None]:
+    """Files that earlier versions wrote are read, or copied first: no test may change them."""
+    before = state_of(FIXTURES.parent)
+    yield
+    assert state_of(FIXTURES.parent) == before, "a test has changed tests/fixtures; give commands copies"
 
 
 @pytest.fixture(scope="session")

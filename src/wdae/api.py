@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,13 +30,13 @@ from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import Method
 from wdae.methods.saved import load_method
-from wdae.runs.run import RECIPE, Run
+from wdae.runs.run import Run
 from wdae.runtime.device import pick_device, pick_dtype
 from wdae.stage1.model_file import CARD
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.run import MODEL, fit_method, report_methods, train_method
 from wdae.storage.manifest import without_checksums
-from wdae.storage.trust import Trust, trusting
+from wdae.storage.trust import Trust, refuse_unnamed, trusting
 
 Loaded = FeatureBank | Model | Method | PictureBackbone | Result
 EPISODES = {"few-way": 20_000, "all-way": 100}
@@ -143,7 +144,8 @@ def compare(
     Args:
         recipe: which methods, on which bank, for how long; or its file, or the name of one that ships.
         output: the run folder: it gets each trained method, its results, the table and a report.
-        resume: go on with the comparison in that folder, by the recipe it was begun with.
+        resume: go on with the comparison in that folder, by the recipe it was begun with; ``recipe`` names
+            the same bank.
         force: write over an existing run folder.
 
     >>> import tempfile
@@ -158,7 +160,10 @@ def compare(
     if not isinstance(recipe, CompareRecipe):
         recipe = read_recipe(CompareRecipe, recipe_file(recipe))
     if resume:
-        recipe = read_recipe(CompareRecipe, Run.open(output).path / RECIPE)
+        begun = Run.open(output).recipe(CompareRecipe)
+        command = shlex.join(["wdae", "compare", "--bank", begun.bank, "-o", str(output), "--resume"])
+        refuse_unnamed({"bank": begun.bank}, {"bank": recipe.bank}, output, command)
+        recipe = begun
     words = tuple(word for part in recipe.methods for word in part.split(",") if word)
     recipe = recipe.model_copy(update={"methods": words})
     chosen_methods(recipe)  # refused before anything is loaded or written

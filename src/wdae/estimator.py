@@ -128,7 +128,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         from wdae.classifier.store import load
 
         model = load(path)
-        kept = model.base.info.get("estimator", {})
+        kept = model.base.info.get("estimator")
+        kept = kept if isinstance(kept, dict) else {}
         known = {key: value for key, value in kept.items() if key in cls._get_param_names()}
         self = cls(**(known | options))
         self.n_features_in_ = model.base.dim
@@ -172,7 +173,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def _take(self, model: Model) -> Self:
         self.model_ = model
         self.n_base_ = len(model.base.names)
-        self.denoiser_ = model.base.info["denoiser"]
+        self.denoiser_ = model.base.info.get("denoiser")
         self.figures_ = dict(model.base.calibration.figures)
         return self._renamed()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -61,7 +62,7 @@ def test_ctrl_c_during_the_denoisers_training(
     monkeypatch.setattr(Progress, "update", update)
     assert run("learn", tmp_path / "bank", "-o", tmp_path / "model", *words) == 130
     assert "--resume" in capsys.readouterr().err
-    assert run("learn", "-o", tmp_path / "model", "--resume") == 0
+    assert run("learn", tmp_path / "bank", "-o", tmp_path / "model", "--resume") == 0
     assert bars[-1].done == bars[-1].total and bars[-1].rate > 0
     assert bars[-1]._before == 5 * 16  # episodes of the steps before the interruption
     monkeypatch.undo()
@@ -91,13 +92,14 @@ def test_features_are_not_computed_twice(
     model = tmp_path / "model"
     assert run(*words, "-o", model) == 130
     output = capsys.readouterr().err
-    assert f"wdae learn -o {model} --resume" in output
+    command = f"wdae learn {photos} --backbone tiny_backbone:factory -o {model} --resume"
+    assert command in output
     assert not model.exists() and len(list(tmp_path.glob(".model.unfinished/features-*"))) == 2
 
     assert run(*words, "-o", model) == 2
     assert "--resume" in capsys.readouterr().err
     patience = 99
-    assert run("learn", "-o", model, "--resume") == 0  # everything else as it was begun
+    assert run(*command.split()[1:]) == 0
     assert seen == [64, 64, 32]
     assert not (tmp_path / ".model.unfinished").exists()
     assert_same(load(model), load(tmp_path / "whole"))
@@ -117,7 +119,7 @@ def test_a_killed_backbone_training_goes_on(tmp_path: Path, monkeypatch: pytest.
     process.kill()
     process.wait()
     assert checkpoint.is_file() and not (tmp_path / "model").exists()
-    assert run("learn", "-o", tmp_path / "model", "--resume") == 0
+    assert run("learn", photos, "-o", tmp_path / "model", "--resume") == 0  # the rest is as it was begun
     assert run(*words, "-o", tmp_path / "whole") == 0
     assert_same(load(tmp_path / "model"), load(tmp_path / "whole"))
 
@@ -135,10 +137,38 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     photos = paint(tmp_path / "photos", COLOURS, 5)
     with pytest.raises(RuntimeError):
         _fail_midway(job_folder(LearnJob(source=photos), tmp_path / "model", resume=False))
-    assert run("learn", tmp_path, "-o", tmp_path / "model", "--resume") == 2
-    assert "was begun with" in capsys.readouterr().err
-    assert run("learn", "-o", tmp_path / "model", "--resume") == 2
+    again = ("learn", photos, "-o", tmp_path / "model", "--resume")
+    for words in (("learn", tmp_path, *again[2:]), ("learn", *again[2:]), (*again, "--backbone", "embedded")):
+        assert run(*words) == 2
+        said = capsys.readouterr().err
+        assert "was begun with" in said and " ".join(map(str, again)) in said
+    assert run(*again, "--epochs", "7", "--held-out", "0.4") == 2
+    assert "was begun with another epochs, held_out" in capsys.readouterr().err
+    assert run(*again) == 2
     assert "has changed since" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["source", "method", "backbone"])
+def test_a_forged_folder_names_nothing_to_open(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made an unfinished folder chose the paths in it: they are compared, and never opened."""
+    photos, secret = paint(tmp_path / "photos", COLOURS, 5), tmp_path / "secret"
+    secret.mkdir()
+    (secret / "model.safetensors").write_bytes(b"secret")
+    (secret / "model.json").write_text("{}")
+    with pytest.raises(RuntimeError):
+        _fail_midway(job_folder(LearnJob(source=photos), tmp_path / "model", resume=False))
+    asked = tmp_path / ".model.unfinished" / "asked.json"
+    asked.write_text(json.dumps({**json.loads(asked.read_text()), key: str(secret)}))
+    opened: list[str] = []
+    plain = os.open
+    monkeypatch.setattr(os, "open", lambda path, *a, **k: (opened.append(str(path)), plain(path, *a, **k))[1])
+    for source in ((), (photos,)):
+        assert run("learn", *source, "-o", tmp_path / "model", "--resume") == 2
+        assert "a file's word opens nothing" in capsys.readouterr().err
+    assert any(name.endswith("asked.json") for name in opened)
+    assert not any(str(secret) in name for name in opened)
 
 
 def test_bad_input_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,10 @@ def test_demo_prints_gains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (folder / "report.html").exists()
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_ends_cleanly(bank: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_a_checkpoint_and_ends_cleanly(
+    bank: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     folder = tmp_path / "long"
     steps = 4000
     words = [
@@ -166,9 +169,15 @@ def test_ctrl_c_keeps_a_checkpoint_and_ends_cleanly(bank: Path, tmp_path: Path) 
     deadline = time.monotonic() + 150
     while not (folder / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, error = child.communicate(timeout=60)
-    assert child.returncode == 130, error
+    assert child.returncode == 128 + number, error
     assert "Traceback" not in error
     step = load_checkpoint(folder / "checkpoint.safetensors").state["progress"]["step"]
     assert 0 < step < steps
+
+
+def test_the_initial_estimate_alone_has_no_gains(bank: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert wdae("evaluate", "initial-estimate", "--bank", bank, "--episodes", "5", "--queries", "3") == 0
+    said = capsys.readouterr().out
+    assert "initial-estimate" in said and "Gain" not in said

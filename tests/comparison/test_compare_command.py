@@ -91,13 +91,14 @@ def test_finished_methods_are_not_run_again(finished: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(comparison, "train_method", counting_train)
     monkeypatch.setattr(comparison, "few_way", counting_measure)
-    assert wdae("compare", "--resume", "-o", finished / "run") == 0
+    again = ("compare", "--bank", finished / "bank", "--resume", "-o", finished / "run")
+    assert wdae(*again) == 0
     assert (trained, measured) == ([], [])
     assert (finished / "run" / "comparison.csv").read_text() == before
 
     # A method that was cut short goes on: its model is there, one of its results is not.
     next((finished / "run" / "results").glob("tpn-*5shot*.json")).unlink()
-    assert wdae("compare", "--resume", "-o", finished / "run") == 0
+    assert wdae(*again) == 0
     assert (trained, measured) == ([], ["tpn"])
     assert len((finished / "run" / "comparison.csv").read_text().splitlines()) == len(before.splitlines())
 
@@ -132,6 +133,14 @@ def test_the_paper_stands_beside_its_own_data_only(small_bank: FeatureBank) -> N
 def test_an_existing_run_is_not_written_over(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert wdae("compare", "--methods", "fine-tune", "-o", finished / "run") == 2
     assert "--resume" in capsys.readouterr().err
+
+
+def test_the_bank_is_named_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever made a run chose the bank that its recipe names: that is compared, never opened."""
+    for words in ((), ("--bank", finished)):
+        assert wdae("compare", *words, "--resume", "-o", finished / "run") == 2
+        wanted = f"wdae compare --bank {finished / 'bank'} -o {finished / 'run'} --resume"
+        assert wanted in capsys.readouterr().err
 
 
 def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

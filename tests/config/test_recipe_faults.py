@@ -6,8 +6,14 @@ from typing import Literal
 import pytest
 from pydantic import model_validator
 
-from wdae.config import Config, Field, load
+from wdae.comparison.config import CompareRecipe
+from wdae.config import Config, Field, describe, load
+from wdae.config.recipe import places
 from wdae.errors import RecipeError
+from wdae.extract.config import ExtractConfig
+from wdae.reproduce.config import ReproduceRecipe
+from wdae.stage1.config import Stage1Config
+from wdae.stage2.config import MetaRecipe
 
 
 class Training(Config):
@@ -123,3 +129,38 @@ def test_an_override_below_a_single_value(tmp_path: Path) -> None:
 def test_an_element_of_a_list_is_placed(tmp_path: Path) -> None:
     message = faults(tmp_path, "training:\n  shots: [1, five]\n")
     assert "line 2: 'training.shots' must be a list of whole numbers, got 'five' (text) (at 1)" in message
+
+
+OUTSIDE = ["/etc", "../elsewhere", "a/../../b"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_recipe_names_places_below_the_working_folder_only(tmp_path: Path, path: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    for cls, text, named in (
+        (Stage1Config, f"data: {{path: {path}}}\n", {"data.path": path}),
+        (Stage1Config, f"data: {{path: d}}\ndistillation: {{teachers: [a, {path}]}}\n", None),
+        (Stage1Config, f"data: {{path: d, cache_dir: {path}}}\n", None),
+        (Stage1Config, f"data: {{path: d}}\nstart: {path}\n", {"start": path}),
+        (ExtractConfig, f"data: d\nmodel: {path}\n", {"backbone": path}),
+        (CompareRecipe, f"bank: {path}\n", {"bank": path}),
+        (ReproduceRecipe, f"held_out_bank: {path}\n", {"held_out_bank": path}),
+        (ReproduceRecipe, f"stage1: ['epochs=2', 'distillation.teachers=[a, {path}]']\n", None),
+    ):
+        file.write_text(text)
+        with pytest.raises(RecipeError, match=r"below the working folder only.* name it on the call: --"):
+            load(cls, file)
+        load(cls, file, outside=True)
+        if named is not None:
+            load(cls, file, named)
+        file.write_text(text.replace(path, "below/it"))
+        load(cls, file)
+
+
+def test_every_key_of_text_is_a_place_or_known_to_be_none() -> None:
+    """A new key that is opened as a file must be among ``places``, or a stranger's recipe chooses it."""
+    none = {"name", "method", "options", "methods", "reference", "device", "rows", "stage2", "layout"}
+    for cls in (CompareRecipe, ExtractConfig, MetaRecipe, ReproduceRecipe, Stage1Config):
+        known = {".".join(key) for key in places(cls)}
+        text = {key.name for key in describe(cls) if "text" in key.type or "path" in key.type}
+        assert {name for name in text - known if name.rpartition(".")[2] not in none} == set(), cls

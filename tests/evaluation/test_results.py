@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import seal
 
 from wdae.errors import StorageError, WdaeError
 from wdae.evaluation.results import Estimate, Result, paired
@@ -141,6 +142,8 @@ def test_the_file_follows_the_documented_schema(tmp_path: Path) -> None:
         "bank_digest",
         "metrics",
         "info",
+        "values",
+        "sha256",
     ]
     assert set(data["metrics"]["novel"]) == {"mean", "ci95", "n"}
     assert 0 < data["metrics"]["novel"]["mean"] < 1
@@ -154,14 +157,25 @@ def test_altered_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="truncated or altered"):
         Result.load(path)
     values.unlink()
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, match="is missing"):
+        Result.load(path)
+    values.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(StorageError, match="checksum does not match"):
         Result.load(path)
     values.write_bytes(whole)
     path.write_text(text.replace('"n_episodes": 50', '"n_episodes": 51'))
+    with pytest.raises(StorageError, match="checksum does not match"):
+        Result.load(path)
+    forged = json.loads(path.read_text())
+    path.write_text(json.dumps(seal(forged)))
     with pytest.raises(StorageError, match="does not belong"):
         Result.load(path)
-    path.write_text(text.replace('"version": 1', '"version": 2'))
-    with pytest.raises(StorageError, match="result format 2, newer than 1"):
+    for key in ("values", "sha256"):
+        path.write_text(json.dumps({k: v for k, v in json.loads(text).items() if k != key}))
+        with pytest.raises(StorageError, match=f"'{key}' is missing"):
+            Result.load(path)
+    path.write_text(text.replace('"version": 2', '"version": 3'))
+    with pytest.raises(StorageError, match="result format 3, newer than 2"):
         Result.load(path)
     path.write_text(text.replace('"method"', '"methid"'))
     with pytest.raises(StorageError, match="'method' is missing"):

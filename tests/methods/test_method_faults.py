@@ -22,7 +22,7 @@ from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
 from wdae.stage2.config import MetaRecipe, TrainingConfig
 from wdae.stage2.train import train_learned
-from wdae.storage.checkpoint import save_checkpoint
+from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 
 
 def compare(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -105,6 +105,15 @@ def test_files_and_methods_that_cannot_be_saved_or_loaded(tmp_path: Path) -> Non
     save_checkpoint(tmp_path / "c.safetensors", {"x": torch.ones(1)}, {"kind": "something"})
     with pytest.raises(StorageError, match="not of a trained method"):
         load_method(tmp_path / "c.safetensors")
+
+
+def test_sizes_that_the_weights_do_not_bear_out_are_not_built(tmp_path: Path) -> None:
+    """A file of a kilobyte must not ask for gigabytes: 200,000² values would not fit into memory."""
+    save_method(tmp_path / "m.safetensors", make("prototypical", dim=16, n_base=4), "prototypical")
+    saved = load_checkpoint(tmp_path / "m.safetensors")
+    save_checkpoint(tmp_path / "m.safetensors", saved.tensors, {**saved.state, "dim": 200_000})
+    with pytest.raises(StorageError, match="its weights are not those of prototypical of 200000 dimensions"):
+        load_method(tmp_path / "m.safetensors")
 
 
 @pytest.mark.parametrize(

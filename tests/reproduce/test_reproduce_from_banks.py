@@ -74,10 +74,13 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(banks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("reproduce") / "run"
-    words = ["--bank", banks / "whole", "--held-out-bank", banks / "held-out"]
-    words += ["--trainval-bank", banks / "trainval", "--rows", ROWS, *SMALL]
-    assert wdae("reproduce", "mini-imagenet", *words, "-o", run) == 0
+    assert wdae("reproduce", "mini-imagenet", *named(banks), "--rows", ROWS, *SMALL, "-o", run) == 0
     return run
+
+
+def named(banks: Path) -> list[object]:
+    words = ["--bank", banks / "whole", "--held-out-bank", banks / "held-out"]
+    return [*words, "--trainval-bank", banks / "trainval"]
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -192,13 +195,14 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     assert len(list((tmp_path / "images").glob("mini-imagenet-*.png"))) == 3
 
 
-def test_finished_rows_are_not_run_again_and_new_ones_are_added(finished: Path, tmp_path: Path) -> None:
+def test_finished_rows_are_not_run_again_and_new_ones_are_added(
+    banks: Path, finished: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("row.json")}
-    assert (
-        wdae("reproduce", "mini-imagenet", "--resume", "-o", run, "--rows", f"{ROWS},wdae-mlp-no-noise") == 0
-    )
+    words = [*named(banks), "--rows", f"{ROWS},wdae-mlp-no-noise"]
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, *words) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (run / "rows/whole/wdae-mlp-no-noise/row.json").is_file()
     old, new = record_of(finished)["tables"], record_of(run)["tables"]
@@ -215,17 +219,42 @@ def test_finished_rows_are_not_run_again_and_new_ones_are_added(finished: Path, 
     ],
 )
 def test_other_settings_for_a_finished_row_are_refused(
-    finished: Path, words: list[object], message: str, capsys: pytest.CaptureFixture[str]
+    banks: Path, finished: Path, words: list[object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (finished / "recipe.yaml").read_text()
     kept = [
         word for word in SMALL[SMALL.index("--stage2") + 1 :] if not str(word).startswith("training.steps")
     ]
     more = [*words, *kept] if words[0] == "--stage2" else words
-    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", finished, *more) == 2
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", finished, *named(banks), *more) == 2
     output = capsys.readouterr().err
     assert message in output and "other settings" in output and "remove" in output
     assert (finished / "recipe.yaml").read_text() == before
+
+
+def test_what_a_run_opens_is_named_again(
+    banks: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever made a run chose the paths and the code that its recipe names: nothing of it is followed."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(
+        recipe.replace("stage1: []", "stage1: [start=/etc, 'backbone=os:system']")
+    )
+    words = ["reproduce", "mini-imagenet", "-o", run, "--resume"]
+    assert wdae(*words, *named(banks)[2:]) == 2
+    said = capsys.readouterr().err
+    assert f"--bank {banks / 'whole'} --stage1 start=/etc backbone=os:system" in said
+    assert "--held-out-bank" not in said
+    assert wdae(*words, *named(banks), "--stage1", "epochs=1") == 0
+
+
+def test_stage_1_runs_no_code_that_a_recipe_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe.yaml").write_text("stage1: ['backbone=os:system']\nallow_missing: true\n")
+    words = ["--recipe", tmp_path / "recipe.yaml", "--data", tmp_path, "-o", tmp_path / "run"]
+    assert wdae("reproduce", "mini-imagenet", *words) == 2
+    assert "--trust os:system" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def test_mini_imagenet_trains_a_model_for_each_table(
     assert "not its figures" in (run / "results.md").read_text()
     # A model of stage 1 is as good as a bank; what is trained already is not trained again.
     before = (run / "stage1/whole/metrics.jsonl").stat().st_mtime_ns
-    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run) == 0
+    resume = ["reproduce", "mini-imagenet", "--resume", "-o", run, "--data", data, "--stage1", *STAGE1]
+    assert wdae(*resume) == 0
     assert (run / "stage1/whole/metrics.jsonl").stat().st_mtime_ns == before
     given = [
         "--model",
@@ -66,7 +67,7 @@ def test_mini_imagenet_trains_a_model_for_each_table(
     again, first = record_of(tmp_path / "again")["tables"][0], record["tables"][0]
     assert [e["metrics"] for e in again["rows"]] == [e["metrics"] for e in first["rows"]]
     capsys.readouterr()
-    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, "--held-out", 3) == 2
+    assert wdae(*resume, "--held-out", 3) == 2
     assert "made with other settings" in capsys.readouterr().err
 
 
@@ -82,7 +83,8 @@ def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert FeatureBank.open(run / "banks/whole").info["sizes"] == [16, 20]
     for other in (("--sizes", 16), ("--crops", 3)):
         capsys.readouterr()
-        assert wdae("reproduce", "tiered-imagenet", "--resume", "-o", run, *other) == 2
+        named = ("--data", data, "--stage1", *STAGE1)
+        assert wdae("reproduce", "tiered-imagenet", "--resume", "-o", run, *named, *other) == 2
         assert "made with other settings" in capsys.readouterr().err
     (table,) = record["tables"]
     assert (table["number"], table["role"]) == (4, "whole")

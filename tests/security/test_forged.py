@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def refused(capsys: pytest.CaptureFixture[str], place: Path, *words: str) -> str
     return said
 
 
+def copied(place: Path, name: str) -> str:
+    """One of the fixtures, which no command gets itself."""
+    return str(shutil.copytree(FIXTURES / name, place / "copied" / name))
+
+
 def commands_on(folder: Path, place: Path) -> list[list[str]]:
     Image.new("RGB", (16, 16), "red").save(place / "a.png")
     (place / "labelled" / "new").mkdir(parents=True)
@@ -58,7 +64,7 @@ def test_a_model_names_no_code(place: Path, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize("factory", ["os:system", "evil_mod:make"])
 def test_a_stage_1_model_names_no_code(place: Path, capsys: pytest.CaptureFixture[str], factory: str) -> None:
     folder = stage1_model(place, names_code(factory))
-    data = str(FIXTURES / "pictures")
+    data = copied(place, "pictures")
     refused(
         capsys, place, "extract", "--backbone", str(folder), "--data", data, "-o", "bank", "--device", "cpu"
     )
@@ -103,26 +109,20 @@ def test_nothing_is_written_through_a_link(place: Path) -> None:
 
 
 def test_features_that_ask_for_too_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = copied(place, "models/none")
     for file in feature_files(place / "features"):
         for words in (
             ["bank", "import", str(file), "-o", "bank"],
-            ["predict", str(FIXTURES / "models/none"), str(file)],
+            ["predict", model, str(file)],
         ):
             if file.suffix != ".json" or words[0] == "bank":
                 refused(capsys, place, *words)
 
 
 def test_pictures_that_are_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = copied(place, "models/pictures")
     for file in pictures(place / "pictures"):
-        refused(
-            capsys,
-            place,
-            "predict",
-            str(FIXTURES / "models/pictures"),
-            str(file),
-            "--trust",
-            "v1_eye:factory",
-        )
+        refused(capsys, place, "predict", model, str(file), "--trust", "v1_eye:factory")
     (place / "set").mkdir()
     (place / "pictures").rename(place / "set" / "cat")
     refused(capsys, place, "data", "check", str(place / "set"))

@@ -21,16 +21,19 @@ def test_mutated_artefacts_and_command_lines_end_in_one_clear_line(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_fuzz_itself_sees_a_traceback_and_a_read_outside(tmp_path: Path) -> None:
+def test_the_fuzz_itself_sees_a_traceback_and_what_happens_outside(tmp_path: Path) -> None:
     """A fuzz that finds nothing must be one that could: it is shown a defect of each kind."""
     code = """
-import sys, json, pathlib, fuzz
+import ctypes, json, os, pathlib, shutil, sys, fuzz
+fuzz.FIXTURES = pathlib.Path(shutil.copytree(fuzz.FIXTURES, sys.argv[1]))
 def defect(path, made, draw):
     outside = path.parent / "outside" / "secret.safetensors"
     return [lambda: 1 / 0, lambda: outside.read_bytes(), lambda: print("\\x1b[31m"),
-            lambda: (path.parent.parent / "written").write_text("x")]
+            lambda: (fuzz.FIXTURES / "README.md").write_text("x"),
+            lambda: (path.parent.parent / f"made-{os.urandom(4).hex()}").mkdir(),
+            lambda: ctypes.CDLL(None).open(os.fsencode(outside), 0)]
 fuzz.KINDS["npy"] = fuzz.Kind(fuzz.KINDS["npy"].artefacts, defect)
-report = fuzz.fuzz(["npy"], 0, cases=40)
+report = fuzz.fuzz(["npy"], 0, cases=60)
 kinds = {" ".join(reason.split()[:2])[:16] for _, _, reason in report.failures}
 print(json.dumps([len(report.failures), sorted(kinds)]))
 """
@@ -39,8 +42,13 @@ print(json.dumps([len(report.failures), sorted(kinds)]))
         "PYTHONPATH": f"{ROOT / 'scripts'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True, env=environment
+        [sys.executable, "-c", code, str(tmp_path / "fixtures")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+        env=environment,
     )
     count, kinds = json.loads(done.stdout.splitlines()[-1])
-    assert count == 40
-    assert len(kinds) == 4, kinds
+    assert count == 60 + 1  # and the fixtures, which one of them has changed
+    assert len(kinds) == 6 + 1, kinds

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from wdae.errors import StorageError
 from wdae.storage.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -62,6 +63,52 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
         step(resumed, other, batch)
     for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def _forge(tensors: dict[str, Tensor], key: str, tensor: Tensor) -> dict[str, Tensor]:
+    assert key in tensors or "other" in key or "params" in key
+    return tensors | {key: tensor}
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 3), (12,), (1, 3, 4)])
+def test_a_buffer_of_another_shape_than_its_parameter_is_refused(name: str, shape: tuple[int, ...]) -> None:
+    """A fused step trusts the shapes: it would write beyond the end of a smaller buffer."""
+    model, data = model_and_data()
+    optimiser = OPTIMISERS[name](model.parameters())
+    step(model, optimiser, data[0])
+    whole = optimiser_tensors(optimiser)
+    buffer = {"sgd": "momentum_buffer", "adamw": "exp_avg"}[name]
+    forged = _forge(whole, f"state.0.tensor.{buffer}", torch.zeros(shape))
+    with pytest.raises(StorageError, match=r"optimiser is altered.* has shape"):
+        restore_optimiser(OPTIMISERS[name](model.parameters()), forged)
+    with pytest.raises(StorageError, match=r"optimiser is altered"):
+        restore_optimiser(
+            OPTIMISERS[name](model.parameters()),
+            _forge(whole, f"state.-1.tensor.{buffer}.other", whole["shape.0"]),
+        )
+    restore_optimiser(OPTIMISERS[name](model.parameters()), whole)
+
+
+def test_a_group_takes_numbers_of_its_own_kind_only() -> None:
+    model, data = model_and_data()
+    make = OPTIMISERS["adamw"]
+    optimiser = make(model.parameters())
+    step(model, optimiser, data[0])
+    whole = optimiser_tensors(optimiser)
+    for key, value in (
+        ("group.0.betas", torch.zeros(3)),
+        ("group.0.lr", torch.zeros(2)),
+        ("group.0.lr", torch.zeros(1)),
+    ):
+        with pytest.raises(StorageError, match="has shape"):
+            restore_optimiser(make(model.parameters()), _forge(whole, key, value))
+    other = make(model.parameters())
+    forged = _forge(whole, "group.0.params", torch.tensor([7, 7, 7, 7]))
+    forged = _forge(forged, "group.0.other", torch.tensor(1)) | {"group.0.maximize": torch.tensor(True)}
+    restore_optimiser(other, forged)
+    assert other.param_groups[0]["maximize"] is False and "other" not in other.param_groups[0]
+    step(model, other, data[1])
 
 
 def test_several_groups_keep_their_own_values() -> None:

@@ -107,10 +107,12 @@ def _from_transformers(name: str, pretrained: bool = True, image_size: int | Non
     rule = None
     try:
         if pretrained:
-            model = transformers.AutoModel.from_pretrained(name)
-            rule = of_transformers(transformers.AutoImageProcessor.from_pretrained(name), image_size)
+            model = transformers.AutoModel.from_pretrained(name, trust_remote_code=False)
+            processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
+            rule = of_transformers(processor, image_size)
         else:
-            model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name))
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            model = transformers.AutoModel.from_config(config)
     except WdaeError:
         raise
     except Exception as error:  # whatever goes wrong while it looks for its files

@@ -18,7 +18,9 @@ from wdae.storage.records import Record, faults
 PREPROCESSING = "preprocessing"
 """Under this key a bank's provenance and an export's metadata have it."""
 LARGEST = 4096
-"""Of any side of a backbone's pictures."""
+"""Of any option of a backbone."""
+LARGEST_SIDE = 1024
+"""Of a backbone's pictures: memory grows with its square, and no weight of a file says how large they are."""
 
 Colour = Annotated[tuple[Annotated[float, Field(gt=-1000, lt=1000)], ...], Field(min_length=3, max_length=3)]
 Spread = Annotated[tuple[Annotated[float, Field(gt=0, lt=1000)], ...], Field(min_length=3, max_length=3)]
@@ -45,10 +47,10 @@ class Preprocessing(Record):
     8 px of the middle of 10 (shortest, bicubic), mean 0.485 0.456 0.406, std 0.229 0.224 0.225
     """
 
-    image_size: Annotated[int, Field(ge=1, le=LARGEST)]
+    image_size: Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
     mean: Colour = (0.485, 0.456, 0.406)
     std: Spread = (0.229, 0.224, 0.225)
-    resize: Annotated[int, Field(ge=1, le=2 * LARGEST)] | None = None
+    resize: Annotated[int, Field(ge=1, le=2 * LARGEST_SIDE)] | None = None
     fit: Literal["square", "shortest", "stretch"] = "square"
     rounding: Literal["even", "down"] = "even"
     interpolation: Interpolation = "bilinear"

@@ -62,7 +62,10 @@ def from_names(names: Sequence[str], kind: str) -> Array:
         return np.array(names, dtype=np.str_)
     if kind == "boolean":
         return np.array([name == "True" for name in names])
-    return np.array([int(name) if kind == "integer" else float(name) for name in names])
+    try:
+        return np.array([int(name) if kind == "integer" else float(name) for name in names])
+    except (ValueError, OverflowError) as error:
+        raise ModelError(f"the model's labels are said to be of kind {kind!r:.40}: {error}") from None
 
 
 def check_kind(labels: Array, kind: str) -> None:

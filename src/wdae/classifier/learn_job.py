@@ -8,6 +8,7 @@ An interrupted command goes on from there with ``--resume``, to the model that a
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from wdae.config import Config, Field, recipe_file
 from wdae.errors import ModelError, RunError, StorageError
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.records import Record, Text, construct, read_json, read_record, write_json
-from wdae.storage.trust import refuse_untrusted
+from wdae.storage.trust import refuse_unnamed, refuse_untrusted
 from wdae.storage.unfinished import empty, working
 
 ASKED, METHOD = "asked.json", "model.safetensors"
+_NAMED = ("source", "method", "backbone")  # what is opened: named on every call
 
 
 class LearnConfig(Config):
@@ -161,7 +163,7 @@ def job_folder(job: LearnJob, output: Path, *, resume: bool) -> Iterator[tuple[L
     with working(output) as folder:
         work = Work(folder)
         if resume:
-            job = _begun(job, work)
+            job = _begun(job, work, output)
         else:
             if work.is_worth_keeping:
                 raise RunError(
@@ -178,7 +180,8 @@ def job_folder(job: LearnJob, output: Path, *, resume: bool) -> Iterator[tuple[L
             raise
 
 
-def _begun(job: LearnJob, work: Work) -> LearnJob:
+def _begun(job: LearnJob, work: Work, output: Path) -> LearnJob:
+    """The job as it was begun; the paths in its file are compared with those named now, never followed."""
     file = work.folder / ASKED
     if not file.is_file():
         raise RunError(f"nothing to resume: there is no {work.folder}; start without --resume")
@@ -192,14 +195,32 @@ def _begun(job: LearnJob, work: Work) -> LearnJob:
                 f"{file} is altered: {error!r}; remove {work.folder} and start again"
             ) from None
     begun = construct(LearnJob, json.dumps(asked), file)
-    refuse_untrusted(begun.backbone or "", job.backbone or (), file)
     refuse_untrusted(begun.train, job.train, file)
-    if job.source is not None and job.source != begun.source:
+    was, now, usual = _flat(begun), _flat(job), _flat(LearnJob())
+    refuse_unnamed(
+        {key: was.pop(key) for key in _NAMED},
+        {key: now.pop(key) for key in _NAMED},
+        work.folder,
+        go_on(begun, output),
+    )
+    if other := [key for key in was if now[key] not in (usual[key], was[key])]:
         raise RunError(
-            f"{work.folder} was begun with {begun.source}, not with {job.source}; leave the source out, or"
-            " start another model with another -o"
+            f"{work.folder} was begun with another {', '.join(other)}; leave that out, or start another model"
+            " with another -o"
         )
     return begun
+
+
+def go_on(job: LearnJob, output: Path) -> str:
+    """The command that goes on with a job: all that it opens is named again."""
+    words = ["wdae", "learn", *([str(job.source)] if job.source else [])]
+    words += [word for key in _NAMED[1:] if (value := getattr(job, key)) for word in (f"--{key}", value)]
+    return shlex.join([*words, "-o", str(output), "--resume"])
+
+
+def _flat(job: LearnJob) -> dict[str, Any]:
+    own = {key: getattr(job, key) for key in LearnJob.model_fields}
+    return own | dict(own.pop("config"))
 
 
 def _of_version_1(asked: Mapping[str, Any]) -> dict[str, Any]:

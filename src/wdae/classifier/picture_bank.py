@@ -15,7 +15,7 @@ from wdae.data import ImageSet
 from wdae.errors import WdaeError
 from wdae.parts import Part
 from wdae.runs.progress import progress
-from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.storage.tensors import load_parts, save_tensors
 
 _SAVED_TOGETHER = 2048  # pictures whose features an interruption can cost
 
@@ -65,7 +65,7 @@ def picture_bank(
     skip_broken: bool = False,
 ) -> FeatureBank:
     """The features of all pictures; those that an earlier attempt kept in ``work`` are not computed again."""
-    kept = [load_tensors(file) for file in work.features()] if work is not None else []
+    kept = load_parts(work.features(), len(images), backbone.dim) if work is not None else []
     done = torch.cat([part["rows"] for part in kept]).numpy() if kept else np.empty(0, dtype=np.int64)
     todo = np.setdiff1d(np.arange(len(images)), done)
     features: list[Tensor] = []

@@ -24,7 +24,7 @@ def compare(
     """Train and measure many methods on one bank, on the same episodes.
 
     The run folder gets each trained method, its results, comparison.csv, .json and .md, and report.html. With
-    --resume, methods that are finished are not run again.
+    --resume, methods that are finished are not run again; --bank is named again.
 
     Parameters
     ----------

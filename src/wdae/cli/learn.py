@@ -91,11 +91,12 @@ def learn(
     weight_epochs
         Passes over the features to learn base weights, where the source has none.
     resume
-        Go on with a model that was begun and interrupted, as it was begun: wdae learn -o model --resume.
+        Go on with a model that was begun and interrupted, as it was begun. SOURCE, --method and --backbone
+        are named again: wdae learn photos -o model --resume.
     """
     if source is not None:
         check_sources([source])
-    from wdae.classifier.learn_job import LearnJob, check_method, job_folder
+    from wdae.classifier.learn_job import LearnJob, check_method, go_on, job_folder
     from wdae.classifier.sources import run_job
     from wdae.classifier.store import save
     from wdae.classifier.summary import print_summary, summary
@@ -134,6 +135,6 @@ def learn(
             save(model, output)
     except KeyboardInterrupt:
         if (kept := unfinished(output)).exists():
-            warn(f"{kept} keeps what was done; go on with: wdae learn -o {output} --resume")
+            warn(f"{kept} keeps what was done; go on with: {go_on(asked, output)}")
         raise
     print_summary(summary(model, output))

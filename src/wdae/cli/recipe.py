@@ -64,8 +64,8 @@ def recipe_command(
                 return function(load(config, default(), overrides) if overrides else None, *args, **options)
             resolved = load(config, recipe, overrides)
             if recipe is not None and "backbone" not in overrides:
-                refuse_untrusted(getattr(resolved, "backbone", ""), (), recipe)
-            with trusting(overrides.get("backbone", ())):
+                refuse_untrusted(str(getattr(resolved, "backbone", None) or ""), (), recipe)
+            with trusting(str(overrides.get("backbone") or "")):
                 return function(resolved, *args, **options)
 
         annotations = {option: _annotation(key, shown=shown) for option, key in names.items()}

@@ -26,7 +26,8 @@ def reproduce(
     From pictures (--data), stage 1 is trained for each table first; from feature banks (--bank,
     --held-out-bank, --trainval-bank) the rows alone are. Rows whose features are not given are left out, and
     the table says so. The run folder gets results.json, results.md, plots, and every row with its method.
-    With --resume, finished rows are not run again, and options given anew win.
+    With --resume, finished rows are not run again, options given anew win, and pictures, banks and backbones
+    are named again.
 
     Parameters
     ----------

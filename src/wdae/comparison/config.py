@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from wdae.config import Config, Field
 
@@ -13,6 +13,8 @@ class CompareRecipe(Config):
     >>> CompareRecipe(methods=("lwof-attention", "wdae-gnn"), episodes=500).reference
     'initial-estimate'
     """
+
+    places: ClassVar[tuple[str, ...]] = ("bank",)
 
     bank: str = "embedded"
     """A feature bank's folder, or embedded: the one that ships with the package."""

@@ -25,6 +25,11 @@ class Key:
     is_group: bool = False
 
     @property
+    def names_place(self) -> bool:
+        """Whether it names files or folders, as far as its type says."""
+        return Path in _members(self.annotation)
+
+    @property
     def default_text(self) -> str:
         """The default as one would type it."""
         return "" if self.required else _plain(self.default)
@@ -62,6 +67,10 @@ def _group(annotation: Any) -> type[BaseModel] | None:
     if len(members) == 1 and isinstance(members[0], type) and issubclass(members[0], BaseModel):
         return members[0]
     return None
+
+
+def _members(annotation: Any) -> list[Any]:
+    return [annotation, *(one for inner in get_args(annotation) for one in _members(inner))]
 
 
 def _is_union(annotation: Any) -> bool:

@@ -22,7 +22,7 @@ A field whose type is another Config is a group: its keys are ``group.key``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wdae.config import faults as recipe_faults
 from wdae.config.inheritance import read
 from wdae.config.keys import describe
-from wdae.config.text import Text, write
+from wdae.config.text import Text, scalar, write
 from wdae.errors import RecipeError
 from wdae.printing import printable
 
@@ -43,24 +43,30 @@ class Config(BaseModel):
     """A group of recipe keys: unknown keys are refused, values cannot be changed afterwards.
 
     ``former`` maps names that keys had once to their present ones; :func:`load` still understands them.
+    ``places`` are the keys of text, beside those of type Path, that may name a file or a folder.
     """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
     )
     former: ClassVar[Mapping[str, str]] = {}
+    places: ClassVar[tuple[str, ...]] = ()
 
 
 T = TypeVar("T", bound=Config)
 
 
-def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = None) -> T:
+def load(
+    cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = None, *, outside: bool = False
+) -> T:
     """Read a recipe: defaults, then the file with what it ``extends``, then the overrides.
 
     Args:
         cls: the recipe's class.
         path: a YAML file, or None for defaults and overrides alone.
         overrides: values by dotted key (``{"training.noise": 0.1}``).
+        outside: let the file name paths outside the working folder: for recipes that are not followed, only
+            compared. Otherwise such a path is the user's to name, in ``overrides``.
 
     Raises:
         RecipeError: naming every unknown key, wrong type and value out of range at once.
@@ -73,6 +79,7 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
         if old in text.data:
             text.data[new] = text.data.pop(old)
             text.places[(new,)] = text.places[(old,)]
+    foreign = [] if outside else [(key, place) for key in places(cls) for place in _outside(text.data, key)]
     for key in describe(cls, groups=True):
         path_of_key = tuple(key.name.split("."))
         if key.is_group and key.required and not _has(text.data, path_of_key):
@@ -95,6 +102,12 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
         place = next((text.places[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in text.places), None)
         return "" if place is None else f"{place}: "
 
+    faults += [
+        f"{where(loc)}'{'.'.join(loc)}' is {place!r:.300}; a recipe names places below the working folder"
+        f" only. If you mean this one, name it on the call: --{'.'.join(loc)} {place:.300}"
+        for loc, place in foreign
+        if loc not in given
+    ]
     recipe, errors = _validate(cls, text.data)
     faults += recipe_faults.sentences(errors, describe(cls, groups=True), where)
     if faults or recipe is None:
@@ -106,6 +119,25 @@ def load(cls: type[T], path: Path | None, overrides: Mapping[str, Any] | None = 
 def dump(config: Config) -> str:
     """The recipe as YAML, every key written out; :func:`load` reads it back to an equal recipe."""
     return write(_data(config.model_dump()))
+
+
+def places(cls: type[Config]) -> list[tuple[str, ...]]:
+    """The keys of a recipe that may name a file or a folder."""
+    return [tuple(key.name.split(".")) for key in describe(cls) if key.names_place or key.name in cls.places]
+
+
+def _outside(value: Any, loc: tuple[str, ...] = ()) -> Iterator[str]:
+    """The paths at a key of a recipe's data that lead out of the working folder."""
+    if isinstance(value, dict) and loc:
+        yield from _outside(value.get(loc[0]), loc[1:])
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _outside(inner)
+    elif isinstance(value, str):
+        if Path(value).anchor or ".." in Path(value).parts:
+            yield value
+        elif "=" in value:  # KEY=VALUE, for another recipe
+            yield from _outside(scalar(value.partition("=")[2].strip()))
 
 
 def _has(data: Any, keys: tuple[str, ...]) -> bool:

@@ -218,8 +218,8 @@ def _result(
 ) -> Result:
     merged = {name: torch.cat([v[name] for v in values]).cpu() for name in values[0]}
     info, name = {"part": part.value, **method.describe()}, bank.info.get("name")
-    facts: dict[str, Any] = {"method": method.name, "protocol": protocol, "bank": name, "info": info}
-    facts["bank_digest"] = bank.digest
+    facts: dict[str, Any] = {"method": method.name, "protocol": protocol, "info": info}
+    facts |= {"bank": name if isinstance(name, str) else None, "bank_digest": bank.digest}
     return Result.of(merged, **facts, **numbers)
 
 

@@ -3,16 +3,21 @@
 Files hold fractions, tables show percent. ``NAME.json`` (schema below) and ``NAME.safetensors`` (one float32
 vector per metric, one value per episode) belong together::
 
-    {"format": "wdae-result", "version": 1,
+    {"format": "wdae-result", "version": 2,
      "method": "wdae-gnn", "protocol": "few-way", "n_way": 5, "n_shot": 1, "n_query": 15,
      "seed": 0, "n_episodes": 20000, "bank": "...", "bank_digest": "...",
      "metrics": {"novel": {"mean": 0.584, "ci95": 0.0012, "n": 20000}, ...},
-     "info": {...}}
+     "info": {...},
+     "values": {"bytes": ..., "sha256": ...},  # of NAME.safetensors
+     "sha256": ...}                            # of this object's other keys
+
+Version 1 had neither of the last two.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -22,18 +27,30 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from wdae.errors import StorageError, WdaeError, nearest
-from wdae.storage.files import atomic_file, open_regular
-from wdae.storage.manifest import check_version
-from wdae.storage.records import Count, Info, Record, Size, Text, read_json, read_record, write_json
+from wdae.storage.files import open_regular, write_bytes
+from wdae.storage.manifest import (
+    FileEntry,
+    check_digest,
+    check_version,
+    digest,
+    entry,
+    open_listed,
+    verifying,
+)
+from wdae.storage.records import Count, Digest, Record, Size, Text, read_json, read_record, write_json
 from wdae.storage.tensors import arrays_in
 
-FORMAT, VERSION = "wdae-result", 1
+FORMAT, VERSION = "wdae-result", 2
 METRICS = ("novel", "base", "all", "all_prior", "harmonic", "area")
 _EPISODES = ("protocol", "n_way", "n_shot", "n_query", "seed", "n_episodes", "bank", "bank_digest")
 Values = npt.NDArray[np.float32]
+
+
+Word = Annotated[str, Field(pattern="^[A-Za-z0-9-]{0,100}$")]
+"""Part of a result's file name."""
 
 
 class _EstimateRecord(Record):
@@ -42,13 +59,26 @@ class _EstimateRecord(Record):
     n: Count
 
 
+class _Facts(Record):
+    """What tables read of ``info``; the other keys are for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+    part: Word | None = None
+    transductive: bool = False
+    start_kept: bool = False
+    parameters: Count = 0
+    training_seconds: float = 0.0
+    episodes_per_second: float = 0.0
+
+
 class _ResultRecord(Record):
     """``NAME.json``."""
 
     format: Text
     version: int
     method: Text
-    protocol: Text
+    protocol: Word
     n_way: Size
     n_shot: Count
     n_query: Count | None = None
@@ -57,7 +87,14 @@ class _ResultRecord(Record):
     bank: Text | None = None
     bank_digest: Text | None = None
     metrics: Annotated[dict[str, _EstimateRecord], Field(min_length=1, max_length=1_000)]
-    info: Info | None = None
+    info: _Facts | None = None
+
+
+class _SealedRecord(_ResultRecord):
+    """The same since version 2."""
+
+    values: FileEntry
+    sha256: Digest
 
 
 @dataclass(frozen=True)
@@ -199,10 +236,10 @@ class Result:
         from safetensors.numpy import save
 
         path = Path(folder) / f"{self.name}.json"
-        data = save({name: np.ascontiguousarray(row) for name, row in self.per_episode.items()})
-        with atomic_file(path.with_suffix(".safetensors")) as temporary:
-            temporary.write_bytes(data)
-        write_json(path, self.to_dict())
+        beside = path.with_suffix(".safetensors")
+        write_bytes(beside, save({name: np.ascontiguousarray(row) for name, row in self.per_episode.items()}))
+        value = json.loads(json.dumps(self.to_dict() | {"values": entry(beside)}))
+        write_json(path, value | {"sha256": digest(value)})
         return path
 
     @classmethod
@@ -211,20 +248,29 @@ class Result:
         path = Path(path)
         if not is_result(path):
             raise StorageError(f"{path} is no result file (its 'format' is not {FORMAT!r})")
-        check_version(read_json(path).get("version"), VERSION, "a result", path)
-        data = read_record(_ResultRecord, path)
+        value = read_json(path)
         beside = path.with_suffix(".safetensors")
-        with open_regular(beside, follow=False) as file:
-            rows = arrays_in(file, beside)
+        version = check_version(value.get("version"), VERSION, "a result", path)
+        data = read_record(_ResultRecord if version == 1 else _SealedRecord, path)
+        if isinstance(data, _SealedRecord):
+            if verifying() and data.sha256 != digest({k: v for k, v in value.items() if k != "sha256"}):
+                raise StorageError(f"{path} is altered: its checksum does not match; copy it again")
+            with open_listed(path.parent, beside.name, data.values) as file:
+                check_digest(file, data.values, beside)
+                rows = arrays_in(file, beside)
+        else:
+            with open_regular(beside, follow=False) as file:
+                rows = arrays_in(file, beside)
         shapes = {(str(row.dtype), row.shape) for row in rows.values()}
         if set(rows) != set(data.metrics) or shapes != {("float32", (data.n_episodes,))}:
             raise StorageError(
                 f"{beside} does not belong to {path}: other metrics or another number of episodes"
             )
-        facts = data.model_dump(exclude={"format", "version", "metrics", "info"})
+        facts = data.model_dump(exclude={"format", "version", "metrics", "info", "values", "sha256"})
         metrics = {name: Estimate.from_dict(value.model_dump()) for name, value in data.metrics.items()}
         ordered = {name: rows[name] for name in metrics}
-        return cls(**facts, metrics=metrics, per_episode=ordered, info=data.info or {})
+        info = data.info.model_dump(exclude_unset=True) if data.info is not None else {}
+        return cls(**facts, metrics=metrics, per_episode=ordered, info=info)
 
 
 def file_stem(method: str, protocol: str, n_way: int, n_shot: int, seed: int) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from wdae.printing import cell, csv_cell, json_text, markdown_cell, markdown_table, printable
@@ -56,7 +57,7 @@ class TextTable:
         for name in self.head:
             table.add_column(name, justify="left" if name in self.left else "right", no_wrap=True)
         place = None if self.sections is None else list(self.head).index(self.sections)
-        for row, after in zip(self.rows, [*self.rows[1:], None], strict=True):
+        for row, after in zip_longest(self.rows, self.rows[1:]):
             ends = place is not None and after is not None and row[place] != after[place]
             shown = [cell(_text(c)) for c in row]
             for text, c in zip(shown, row, strict=True):
@@ -80,11 +81,13 @@ class TextTable:
 
 
 def show(*tables: TextTable) -> None:
-    """Print tables on the terminal, each as wide as it needs to be."""
+    """Print tables on the terminal, each as wide as it needs to be, those without rows left out."""
     from rich.console import Console
 
     console = Console()
     for table in tables:
+        if not table.rows:
+            continue
         view = table.rich()
         needed = console.measure(view, options=console.options.update(max_width=1000)).maximum
         Console(width=max(console.width, needed)).print(view)

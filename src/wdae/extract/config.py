@@ -35,6 +35,7 @@ class ExtractConfig(Config):
     """Everything ``wdae extract`` needs."""
 
     former: ClassVar[Mapping[str, str]] = {"model": "backbone"}
+    places: ClassVar[tuple[str, ...]] = ("backbone", "backbone_options")
 
     data: Path
     """The folder of the data set."""

@@ -35,7 +35,7 @@ from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.storage.files import refuse_existing
 from wdae.storage.files import sha256 as file_sha256
 from wdae.storage.records import read_json, write_json
-from wdae.storage.tensors import load_tensors, save_tensors
+from wdae.storage.tensors import load_parts, save_tensors
 from wdae.storage.trust import Trust
 from wdae.storage.unfinished import empty, unfinished, working
 
@@ -207,7 +207,7 @@ def _assemble(
     count: int,
     work: Path,
 ) -> FeatureBank:
-    chunks = [load_tensors(_chunk(work, start)) for start in range(0, count, config.chunk)]
+    chunks = load_parts([_chunk(work, start) for start in range(0, count, config.chunk)], len(images))
     features = torch.cat([chunk["features"] for chunk in chunks])
     rows = torch.cat([chunk["rows"] for chunk in chunks]).numpy()
     info: dict[str, Any] = {

@@ -204,7 +204,14 @@ def _built(
     _refuse_other_size(path, state.dim, dim)
     if large := [v for v in _numbers(state.options) if not -_LARGEST <= v <= _LARGEST]:
         raise ValueError(f"an option of {large[0]}")
-    made = make(state.method, dim=state.dim, n_base=state.n_base, **state.options)
+    size: dict[str, Any] = {"dim": state.dim, "n_base": state.n_base, **state.options}
+    with torch.device("meta"):  # so that sizes cannot ask for more memory than the file has bytes
+        shapes = {
+            name: t.shape for name, t in getattr(make(state.method, **size), "state_dict", dict)().items()
+        }
+    if shapes != {name: t.shape for name, t in tensors.items()}:
+        raise ValueError(f"its weights are not those of {state.method} of {state.dim} dimensions")
+    made = make(state.method, **size)
     if not isinstance(made, LearnedMethod):
         raise ValueError(f"{state.method} is not learned")
     made.load_state_dict(tensors)

@@ -9,13 +9,14 @@ from typing import ClassVar, Literal
 from wdae.config import Config, Field
 from wdae.extract.config import Sides
 
-_ROLES = ("", "held_out_", "trainval_")
+ROLES = ("", "held_out_", "trainval_")
 
 
 class ReproduceRecipe(Config):
     """What ``wdae reproduce`` works from, and how much it measures."""
 
-    former: ClassVar[Mapping[str, str]] = {f"{role}model": f"{role}backbone" for role in _ROLES}
+    former: ClassVar[Mapping[str, str]] = {f"{role}model": f"{role}backbone" for role in ROLES}
+    places: ClassVar[tuple[str, ...]] = ("stage1", "stage1_recipe")
 
     data: Path | None = None
     """The benchmark's pictures; stage 1 is trained on them for every role without a bank or backbone."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec, take_rows
+from wdae.errors import StorageError
 from wdae.evaluation.curve import Curve
 from wdae.methods import Method
 from wdae.methods.base import base_classes, gather_support
@@ -44,7 +45,13 @@ class Details:
     @classmethod
     def load(cls, path: Path) -> Details:
         """Read what :meth:`save` wrote."""
-        return cls(**load_tensors(path))
+        found = load_tensors(path)
+        shapes = {name: tuple(found[name].shape) for name in cls.__dataclass_fields__ if name in found}
+        whole = set(found) == set(cls.__dataclass_fields__) and found["classes"].dtype == torch.int64
+        alike = whole and len({shapes[name] for name in ("offsets", "novel", "base")}) == 1
+        if not alike or len(shapes["offsets"]) != 1 or shapes["classes"] != shapes["right"]:
+            raise StorageError(f"{path} is altered: no details of a row; remove it to measure them again")
+        return cls(**found)
 
 
 @torch.no_grad()

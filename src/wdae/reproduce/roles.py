@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
 
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
@@ -25,7 +28,8 @@ from wdae.stage1.run import run_pretraining
 from wdae.stage1.train import LAST, MODEL
 from wdae.storage import manifest as manifests
 from wdae.storage.files import sha256
-from wdae.storage.records import Info, Record, read_number, read_record, write_json
+from wdae.storage.records import Count, Info, Record, Text, construct, read_number, read_record, write_json
+from wdae.storage.trust import refuse_untrusted
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
 
@@ -35,6 +39,37 @@ class _Made(Record):
 
     made_from: Info
     seconds: dict[str, float]
+
+
+class _Stage1Data(Record):
+    model_config = ConfigDict(extra="ignore")
+
+    held_out: Count | None = None
+
+
+class _Stage1Recipe(Record):
+    model_config = ConfigDict(extra="ignore")
+
+    data: _Stage1Data | None = None
+    epochs: Count | None = None
+
+
+class _Origin(Record):
+    """What is shown of a bank's ``info``: where features come from, for each joined backbone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    source: Text | None = None
+    backbone: Text | None = None
+    flip_average: bool | None = None
+    sizes: tuple[Count, ...] | None = None
+    crops: Count | None = None
+    recipe: _Stage1Recipe | None = None
+    joined: Annotated[tuple[_Origin, ...], Field(min_length=1, max_length=1_000)] | None = None
+
+    def members(self) -> list[_Origin]:
+        """This one, or those that were joined."""
+        return [self] if self.joined is None else [one for each in self.joined for one in each.members()]
 
 
 @dataclass(frozen=True)
@@ -53,29 +88,23 @@ class RoleBank:
 
     def describe(self) -> dict[str, Any]:
         """For the results file: provenance without paths."""
-        members = _members(self.bank.info)
-        info = members[0]
-        recipe = info.get("recipe") or {}
+        members = construct(_Origin, json.dumps(self.bank.info), "the bank's 'info'").members()
+        recipe = members[0].recipe or _Stage1Recipe()
         return {
             "origin": self.origin,
-            "source": info.get("source"),
-            "backbones": [member.get("backbone") for member in members],
-            "flip_average": [bool(member.get("flip_average")) for member in members],
-            "sizes": [list(member.get("sizes") or ()) for member in members],
-            "crops": [int(member.get("crops") or 0) for member in members],
-            "held_out_per_class": (recipe.get("data") or {}).get("held_out"),
-            "stage1_epochs": recipe.get("epochs"),
+            "source": members[0].source,
+            "backbones": [member.backbone for member in members],
+            "flip_average": [bool(member.flip_average) for member in members],
+            "sizes": [list(member.sizes or ()) for member in members],
+            "crops": [member.crops or 0 for member in members],
+            "held_out_per_class": None if recipe.data is None else recipe.data.held_out,
+            "stage1_epochs": recipe.epochs,
             "images": {part.value: sum(self.bank.counts(part)) for part in Part},
             "classes": {part.value: len(self.bank.classes_of(part)) for part in Part},
             "dim": self.bank.dim,
             "digest": self.digest,
             "seconds": self.seconds,
         }
-
-
-def _members(info: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is known of a bank's features; of a joined bank, of those of each backbone."""
-    return [found for member in info["joined"] for found in _members(member)] if "joined" in info else [info]
 
 
 def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path | None]:
@@ -153,7 +182,9 @@ def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> 
         changes["data.classes"] = "base+validation"
     changes |= parse_changes(recipe.stage1, "--stage1")
     file = recipe_file(recipe.stage1_recipe or benchmark.stage1, benchmark.name)
-    return load(Stage1Config, file, changes)
+    config = load(Stage1Config, file, changes)
+    refuse_untrusted(config.backbone, (), "the recipe of stage 1")  # a file may have said --stage1, too
+    return config
 
 
 def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:

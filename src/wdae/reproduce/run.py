@@ -12,7 +12,7 @@ from typing import Any
 from wdae.config import dump, find_recipe
 from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
-from wdae.reproduce.config import ReproduceRecipe
+from wdae.reproduce.config import ROLES, ReproduceRecipe
 from wdae.reproduce.plan import RowPlan, row_recipe
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import (
@@ -30,7 +30,10 @@ from wdae.runs.run import RECIPE, Run, exclusively
 from wdae.runtime.device import pick_device
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json, read_number, write_json
+from wdae.storage.trust import refuse_unnamed
 
+_PLACES = tuple(f"{role}{kind}" for role in ROLES for kind in ("bank", "backbone"))
+_NAMED = ("data", *_PLACES, "stage1", "stage1_recipe")
 RESULTS, PAGE, BENCHMARK = "results.json", "results.md", "benchmark.json"
 
 
@@ -57,14 +60,23 @@ def chosen_rows(benchmark: Benchmark, recipe: ReproduceRecipe) -> tuple[list[Row
 def open_run(
     benchmark: Benchmark, recipe: ReproduceRecipe, output: Path, *, resume: bool = False, force: bool = False
 ) -> tuple[Run, ReproduceRecipe]:
-    """The run and the recipe to work by: with ``resume``, the run's own, changed by what is given anew."""
+    """The run and the recipe to work by: with ``resume``, the run's own, changed by what is given anew.
+
+    What it would open (pictures, banks, backbones, whatever stage 1's keys name) must be given anew.
+    """
     if resume:
         run = Run.resume(output)
         before = read_json(run.path / BENCHMARK) if (run.path / BENCHMARK).is_file() else None
         if before != benchmark.name:
             raise RunError(f"{output} holds a run of {before or 'another command'}, not of {benchmark.name}")
         given = {key: getattr(recipe, key) for key in recipe.model_fields_set}
-        recipe = run.recipe(ReproduceRecipe).model_copy(update=given)
+        begun = run.recipe(ReproduceRecipe)
+        unnamed = {key: value for key in _NAMED if (value := getattr(begun, key)) and key not in given}
+        words = ["wdae", "reproduce", benchmark.name, "-o", str(output), "--resume"]
+        for key, value in unnamed.items():
+            words += [f"--{key.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
+        refuse_unnamed(unnamed, dict.fromkeys(unnamed), output, shlex.join(words))
+        recipe = begun.model_copy(update=given)
         chosen_rows(benchmark, recipe)
         return run, recipe
     chosen_rows(benchmark, recipe)  # refused before anything is written
@@ -206,7 +218,7 @@ def command(benchmark: Benchmark, recipe: ReproduceRecipe) -> str:
         value, name = getattr(recipe, key), f"--{key.replace('_', '-')}"
         if value == type(recipe).model_fields[key].default or key in ("device", "stage1_recipe"):
             continue
-        if key in ("data", "bank", "backbone") or key.endswith(("_bank", "_backbone")):
+        if key in ("data", *_PLACES):
             value = "DIR" if key == "data" else key.upper()
         values = [] if value is True else value if isinstance(value, tuple) else [value]
         words += [name, *(shlex.quote(str(one)) for one in values)]

@@ -137,10 +137,10 @@ class Run:
             yield
 
     def recipe(self, cls: type[T]) -> T:
-        """The run's recipe."""
+        """The run's recipe: what it was made with. Paths that it names are for the caller not to follow."""
         from wdae.config import load
 
-        return load(cls, self.path / RECIPE)
+        return load(cls, self.path / RECIPE, outside=True)
 
     def environment(self) -> dict[str, Any]:
         """Versions, commit, machine, seed and times (:func:`wdae.runs.environment.environment`)."""

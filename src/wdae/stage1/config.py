@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -142,6 +142,8 @@ class ValidationConfig(Config):
 
 class Stage1Config(Config):
     """Everything ``wdae pretrain`` needs."""
+
+    places: ClassVar[tuple[str, ...]] = ("backbone", "backbone_options")
 
     data: DataConfig
     """The data set."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from wdae.backbones.from_file import BackboneCard, build_from_file
@@ -31,6 +31,7 @@ class _TrainedOn(Record):
     reading: Literal["names", "positions"] = "names"
     classes: Literal["base", "base+validation"] = "base"
     held_out: Count = 0
+    held_out_seed: Count | None = None
     stream: bool = False
 
 
@@ -38,7 +39,7 @@ class _Recipe(Record):
     model_config = ConfigDict(extra="allow")
 
     data: _TrainedOn = _TrainedOn()
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 def _listed(value: dict[str, Any], folder: Path) -> dict[str, Any]:

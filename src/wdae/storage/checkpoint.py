@@ -132,16 +132,20 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
             kind, index, rest = (*key.split(".", 2), "")[:3]
             if kind == "state":
                 form, name = rest.split(".", 1)
+                # A fused step would write beyond the end of a buffer that is smaller than its parameter.
+                if list(tensor.shape) != ([] if name == "step" or form != "tensor" else shapes[int(index)]):
+                    raise ValueError(f"{key} has shape {list(tensor.shape)}")
                 value = tensor.clone() if form == "tensor" else tensor.item()
                 state.setdefault(int(index), {})[name] = value
-            elif kind == "group":
-                now = groups[int(index)].get(rest)
+            elif kind == "group" and not isinstance(now := groups[int(index)].get(rest), bool | list | None):
+                if tensor.shape != _number(rest, now).shape:
+                    raise ValueError(f"{key} has shape {list(tensor.shape)}")
                 if isinstance(now, Tensor):
                     groups[int(index)][rest] = tensor.to(now.device, copy=True)
                 else:
                     groups[int(index)][rest] = tuple(tensor.tolist()) if tensor.ndim else tensor.item()
         kinds = {frozenset(values) for values in state.values()}
-        if len(kinds) > 1 or len(state) not in (0, len(shapes)):
+        if len(kinds) > 1 or set(state) not in (set(), set(range(len(shapes)))):
             raise ValueError("its buffers are not those of its parameters")
         optimiser.load_state_dict({"state": state, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:

@@ -93,7 +93,7 @@ def write(
         "written_by": f"wdae {__version__}",
         **content,
     }
-    value["sha256"] = _digest(value)
+    value["sha256"] = digest(value)
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     path = Path(folder) / kind.FILE
     records.validate(kind, text.encode(), path)  # what could not be read again is not written
@@ -113,7 +113,7 @@ def read(kind: type[M], folder: str | Path) -> M:
     version = check_version(value.get("version"), kind.VERSION, kind.NOUN, folder)
     if version >= kind.SEALED:
         given = value.pop("sha256", None)
-        if given != _digest(value):
+        if given != digest(value):
             raise StorageError(
                 f"{path} is altered: its checksum does not match; copy the folder again, or make it anew"
             )
@@ -128,7 +128,7 @@ def read(kind: type[M], folder: str | Path) -> M:
             raise StorageError(
                 f"{path} is altered: not {kind.NOUN} of version {version} ({error!r})"
             ) from None
-    value.setdefault("sha256", _digest(value))
+    value.setdefault("sha256", digest(value))
     return records.construct(kind, json.dumps(value), path)
 
 
@@ -192,7 +192,7 @@ def check_files(folder: str | Path, manifest: Manifest, *, verify: bool = True) 
         try:
             with open_listed(folder, name, listed) as file:
                 if verify:
-                    _check_digest(file, listed, Path(folder) / name)
+                    check_digest(file, listed, Path(folder) / name)
         except StorageError as error:
             found.append(str(error))
     if found:
@@ -228,18 +228,20 @@ def read_tensors(
     listed = manifest.files[name]
     with open_listed(folder, name, listed) as file:
         if verify:
-            _check_digest(file, listed, path)
+            check_digest(file, listed, path)
         return tensors_in(file, path)[0]
 
 
-def _check_digest(file: BufferedReader, listed: FileEntry, path: Path) -> None:
+def check_digest(file: BufferedReader, listed: FileEntry, path: Path) -> None:
+    """Refuse an open file whose SHA-256 is not the listed one; it is read from its beginning afterwards."""
     if not verifying():
         return
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
-    if digest != listed.sha256:
+    if found != listed.sha256:
         raise StorageError(f"{path} is altered: its checksum does not match; copy it again")
 
 
-def _digest(value: Mapping[str, Any]) -> str:
+def digest(value: Mapping[str, Any]) -> str:
+    """The digest that a JSON object carries of itself, over all its other keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -70,6 +70,28 @@ def save_tensors(
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
     """All tensors of the safetensors file ``path``; they are mapped, not read, until used."""
     return open_tensors(path)[0]
+
+
+def load_parts(paths: Sequence[Path], count: int, dim: int | None = None) -> list[dict[str, Tensor]]:
+    """Files of ``features`` [n, D] and their ``rows`` [n], numbers of some of ``count`` pictures.
+
+    They are part of unfinished work, whose maker nobody knows. ``dim`` is the size D that they must have.
+    """
+    import torch
+
+    parts = [load_tensors(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        features, rows = part.get("features"), part.get("rows")
+        fits = features is not None and features.dim() == 2 and features.is_floating_point()
+        if features is None or rows is None or not fits or rows.shape != features.shape[:1]:
+            raise StorageError(f"{path} is altered: no features and their rows; remove its folder")
+        dim = features.shape[1] if dim is None else dim
+        known = rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < count)).all())
+        if not known or features.shape[1] != dim:
+            raise StorageError(
+                f"{path} is altered: not features of size {dim} of {count} pictures; remove its folder"
+            )
+    return parts
 
 
 def open_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
-from wdae.errors import ModelError
+from wdae.errors import ModelError, RunError
 from wdae.storage.records import shown
 
 Trust = str | Sequence[str]
@@ -57,6 +58,27 @@ def refuse_untrusted(name: str, trust: Trust, where: str | Path) -> None:
         f"{where} names {shown(name)}, code that does not come with wdae, so it is not run; if you know and"
         f' trust it, name it: --trust {shown(name)[1:-1]} (in Python: trust="{shown(name)[1:-1]}")'
     )
+
+
+def refuse_unnamed(
+    begun: Mapping[str, Any], named: Mapping[str, Any], where: str | Path, command: str
+) -> None:
+    """Raise where unfinished work was begun with other paths than those named on this call.
+
+    Whoever made the folder chose what it says: that is compared with the user's words, and never opened.
+
+    >>> refuse_unnamed({"bank": "birds"}, {"bank": "birds"}, "run", "wdae compare")
+    >>> refuse_unnamed({"bank": "birds"}, {"bank": None}, "run", "wdae compare --bank birds -o run --resume")
+    Traceback (most recent call last):
+    ...
+    wdae.errors.RunError: run was begun with bank birds; a file's word opens nothing, so name the same ...
+    """
+    other = [key for key in begun if begun[key] != named[key]]
+    if other:
+        was = " and ".join(f"{key} {begun[key]}" if begun[key] else f"no {key}" for key in other)
+        raise RunError(
+            f"{where} was begun with {was}; a file's word opens nothing, so name the same again: {command}"
+        )
 
 
 def _each(trust: Trust) -> tuple[str, ...]:
