@@ -203,12 +203,12 @@ def _begun(job: LearnJob, work: Work, output: Path) -> LearnJob:
         work.folder,
         go_on(begun, output),
     )
-    if other := [key for key in was if now[key] not in (usual[key], was[key])]:
+    if other := [key for key in was if key != "device" and now[key] not in (usual[key], was[key])]:
         raise RunError(
             f"{work.folder} was begun with another {', '.join(other)}; leave that out, or start another model"
             " with another -o"
         )
-    return begun
+    return begun.model_copy(update={"device": job.device})  # how, not what
 
 
 def go_on(job: LearnJob, output: Path) -> str:

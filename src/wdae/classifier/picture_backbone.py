@@ -205,7 +205,9 @@ class PictureBackbone:
 
         rule, (network, device) = self.preprocessing, self._placed
         workers = 0 if len(images if rows is None else rows) <= _FEW else workers
-        batch = max(1, min(batch, 64 * 224**2 // rule.image_size**2))  # as much memory as 64 pictures of the usual size
+        batch = max(
+            1, min(batch, 64 * 224**2 // rule.image_size**2)
+        )  # as much memory as 64 pictures of the usual size
         for piece in stream(images, rule, batch, workers, rows=rows, skip_broken=skip_broken):
             with torch.no_grad():
                 features = network(rule.prepare(piece.images.to(device))).float().cpu()
