@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fuzz import FIXTURES
 
 from wdae.bank import FeatureBank
 from wdae.cli.app import run_app
@@ -113,6 +114,17 @@ def test_sizes_that_the_weights_do_not_bear_out_are_not_built(tmp_path: Path) ->
     saved = load_checkpoint(tmp_path / "m.safetensors")
     save_checkpoint(tmp_path / "m.safetensors", saved.tensors, {**saved.state, "dim": 200_000})
     with pytest.raises(StorageError, match="its weights are not those of prototypical of 200000 dimensions"):
+        load_method(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (3, 16), (1,)])
+@pytest.mark.parametrize("name", ["space.centre", "space.weights"])
+def test_a_space_of_another_size_is_refused(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    saved = load_checkpoint(FIXTURES / "stage2" / "wdae-gnn-plus" / "model.safetensors")
+    assert name in saved.tensors
+    shape = (16, 3) if shape == (3, 16) and name == "space.weights" else shape
+    save_checkpoint(tmp_path / "m.safetensors", {**saved.tensors, name: torch.ones(shape)}, saved.state)
+    with pytest.raises(StorageError, match="a space of shapes"):
         load_method(tmp_path / "m.safetensors")
 
 

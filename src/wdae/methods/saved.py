@@ -259,8 +259,14 @@ def _wdae(
     if state.get("space") is not None:
         centre, weights = tensors.pop(_CENTRE).to(device), tensors.pop(_WEIGHTS).to(device)
         whiten = tensors.pop(_WHITEN).to(device) if state["space"]["shrink"] < 1 else None
-        if whiten is not None and whiten.shape != (denoiser.dim, denoiser.dim):
-            raise ValueError(f"whitening of shape {list(whiten.shape)} for features of size {denoiser.dim}")
+        D = denoiser.dim
+        shapes = [
+            list(centre.shape),
+            list(weights.shape[1:]),
+            [D, D] if whiten is None else list(whiten.shape),
+        ]
+        if shapes != [[D], [D], [D, D]]:
+            raise ValueError(f"a space of shapes {shapes} for features of size {D}")
         power, scale, shrink = (state["space"][key] for key in ("power", "scale", "shrink"))
         space = FeatureSpace(power, centre, weights, scale, whiten, shrink)
     denoiser.load_state_dict(tensors)
