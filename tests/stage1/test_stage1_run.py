@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def test_several_teachers_teach_their_mean(tmp_path: Path) -> None:
     names = drawn_data().class_names
     images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     output = [
-        Teachers(some, recipe().augment, names, torch.device("cpu")).targets(images)
+        Teachers(some, recipe().augment, names, (0, 0), torch.device("cpu")).targets(images)
         for some in (folders[:1], folders[1:], folders)
     ]
     assert torch.allclose(output[2].scores, (output[0].scores + output[1].scores) / 2, atol=1e-5)
@@ -232,6 +233,27 @@ def test_a_second_round_goes_on_from_the_first(tmp_path: Path) -> None:
     other = recipe(start=str(first.path / "model"), backbone="conv4-64", backbone_options={"image_size": 16})
     with pytest.raises(ModelError, match="does not fit"):
         train_stage1(other, drawn_data(), Run.create(tmp_path / "third", other), ALONE)
+
+
+def test_a_model_that_has_seen_what_is_tested_is_neither_start_nor_teacher(tmp_path: Path) -> None:
+    config = recipe(epochs=1, data__held_out=2, data__held_out_seed=7)
+    train_stage1(config, drawn_data(), first := Run.create(tmp_path / "first", config), ALONE)
+    known = str(first.path / "model")
+    ways: list[dict[str, Any]] = [{"start": known}, {"distillation": {"teachers": [known]}}]
+    for n, way in enumerate(ways):
+        for m, fine in enumerate([{"held_out": 0}, {"held_out": 1, "held_out_seed": 7}]):
+            data = {f"data__{key}": value for key, value in fine.items()}
+            config = recipe(epochs=1, **way, **data)
+            train_stage1(config, drawn_data(), Run.create(tmp_path / f"{n}-{m}", config), ALONE)
+        for m, other in enumerate([{"held_out": 2, "held_out_seed": 8}, {"held_out": 3, "held_out_seed": 7}]):
+            data = {f"data__{key}": value for key, value in other.items()}
+            config = recipe(epochs=1, **way, **data)
+            with pytest.raises(ModelError, match="has learned from some of them"):
+                train_stage1(config, drawn_data(), Run.create(tmp_path / f"not-{n}-{m}", config), ALONE)
+    unseen = replace(drawn_data(classes=3), unseen=frozenset({"class 3"}))
+    config = recipe(epochs=1, start=known)
+    with pytest.raises(ModelError, match="validation or novel classes of this data set: 'class 3'"):
+        train_stage1(config, unseen, Run.create(tmp_path / "novel", config), ALONE)
 
 
 def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
@@ -340,6 +362,9 @@ def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mon
     assert [count for count, _ in calls.made] == [32, 32, 32, 32, 16]
     with pytest.raises(StorageError, match="exists already"):
         extract(config, out, ALONE)
+    # Images that the model has learned from are not held out.
+    with pytest.raises(ModelError, match="has learned from some of them: of its own, none were held out"):
+        extract(extraction(tmp_path, held_out=2), tmp_path / "leak", ALONE)
     # Streamed without a cache, the features are the same.
     extract(extraction(tmp_path, stream=True), tmp_path / "streamed", ALONE)
     one, two = (FeatureBank.open(path) for path in (out, tmp_path / "streamed"))

@@ -153,9 +153,11 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
         reading=config.reading or trained.get("reading", "names"),
         allow_missing=config.allow_missing,
     )
-    held_out = trained.get("held_out", 0) if config.held_out is None else config.held_out
-    seed = trained.get("held_out_seed") if config.seed is None else None
-    seed = seed_of(config, model) if seed is None else int(seed)
+    held_out, seed = (0, seed_of(config, model)) if model is None else model.held_out
+    held_out = held_out if config.held_out is None else config.held_out
+    seed = seed if config.seed is None else config.seed
+    if model is not None and config.trained is not None:
+        model.refuse_leak(config.trained, held_out, seed)
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 

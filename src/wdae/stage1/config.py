@@ -39,6 +39,10 @@ class DataConfig(Config):
     workers: int | None = Field(default=None, ge=0)
     """Processes that decode while streaming; one a core by default."""
 
+    def drawn_with(self, seed: int) -> int:
+        """The seed that draws the held-out images in a run with this seed."""
+        return seed if self.held_out_seed is None else self.held_out_seed
+
 
 class ScheduleConfig(Config):
     """The learning rate over training, in fractions of its length: epochs can change alone."""

@@ -34,12 +34,14 @@ class Stage1Data:
     Args:
         train: pictures on the device, or the data set and the rows of it to stream.
         class_names: of the base classes, in the order of the labels of ``train`` and ``held_out``.
+        unseen: names of the validation and novel classes, which nothing may be learned from.
     """
 
     train: LabelledImages | tuple[ImageSet, Rows, torch.Tensor]
     validation: LabelledImages | None
     held_out: LabelledImages | None
     class_names: tuple[str, ...]
+    unseen: frozenset[str] = frozenset()
 
     def batches(self, config: Stage1Config, team: Team) -> Batches:
         """This process's share of every batch."""
@@ -55,8 +57,7 @@ def open_images(config: DataConfig, seed: int) -> ImageSet:
     images = open_dataset(
         config.path, layout=config.layout, reading=config.reading, allow_missing=config.allow_missing
     )
-    seed = seed if config.held_out_seed is None else config.held_out_seed
-    return assign_parts(images, config.classes, config.held_out, seed)
+    return assign_parts(images, config.classes, config.held_out, config.drawn_with(seed))
 
 
 def assign_parts(images: ImageSet, classes: str, held_out: int, seed: int) -> ImageSet:
@@ -96,6 +97,7 @@ def load_data(config: Stage1Config, device: torch.device) -> Stage1Data:
         validation=_part(array, Part.VALIDATION, None, where),
         held_out=_part(array, Part.BASE_HELD_OUT, base, where),
         class_names=tuple(images.class_names[label] for label in base),
+        unseen=frozenset(images.class_names) - {images.class_names[label] for label in base},
     )
 
 

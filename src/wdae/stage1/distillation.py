@@ -40,6 +40,7 @@ class Teachers:
         folders: of the models.
         augment: how the new model's pictures are augmented and normalised; the teachers see the same ones.
         class_names: those that the new model is trained on.
+        held_out: how many images of each are held out, and the seed that draws them.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Teachers:
         folders: Sequence[Path],
         augment: AugmentConfig,
         class_names: tuple[str, ...],
+        held_out: tuple[int, int],
         device: torch.device,
     ) -> None:
         self.networks = []
@@ -58,6 +60,7 @@ class Teachers:
                     f"the teacher in {path} knows {len(model.class_names)} classes, not the "
                     f"{len(class_names)} that are trained on here; give one trained on the same classes"
                 )
+            model.refuse_leak(path, *held_out)
             if theirs := {key: model.card[key] for key in ours if model.card[key] != ours[key]}:
                 raise ModelError(
                     f"the teacher in {path} knows pictures normalised by other values: {theirs}; "

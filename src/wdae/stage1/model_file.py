@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from wdae.backbones.from_file import BackboneCard, build_from_file
-from wdae.errors import ModelError
+from wdae.errors import ModelError, listed
 from wdae.stage1.recognition_model import RecognitionModel
 from wdae.storage import manifest as manifests
 from wdae.storage.manifest import Manifest
@@ -82,6 +82,33 @@ class Stage1Model:
     def class_names(self) -> tuple[str, ...]:
         """Names of the base classes, in the order of the classifier's rows."""
         return tuple(self.card["class_names"])
+
+    @property
+    def held_out(self) -> tuple[int, int]:
+        """How many images of each base class it has not learned from, and the seed that drew them."""
+        recipe = self.card["recipe"]
+        data = recipe.get("data", {})
+        seed = data.get("held_out_seed")
+        return data.get("held_out", 0), recipe.get("seed", 0) if seed is None else seed
+
+    def refuse_leak(
+        self, where: Path, held_out: int, seed: int, unseen: Collection[str] = frozenset()
+    ) -> None:
+        """Refuse a model that has learned from what is to be tested: held-out images, or unseen classes."""
+        if seen := [name for name in self.class_names if name in unseen]:
+            raise ModelError(
+                f"the model in {where} has learned validation or novel classes of this data set:"
+                f" {listed(map(repr, seen))}; figures on them would not be of classes that are new. Give a"
+                " model of the base classes"
+            )
+        count, drawn = self.held_out
+        if held_out and not (drawn == seed and held_out <= count):
+            kept = f"{count} a class, drawn with seed {drawn}," if count else "none"
+            raise ModelError(
+                f"{held_out} images of each base class are held out here, drawn with seed {seed}, and the"
+                f" model in {where} has learned from some of them: of its own, {kept} were held out. Give one"
+                " with the same images held out (data.held-out, data.held-out-seed)"
+            )
 
 
 def save_model(

@@ -74,8 +74,11 @@ def train_stage1(
     state = Stage1State(config, len(data.class_names), total, device)
     if config.sync_batch_norm and team.size > 1:
         share_batch_norm(state.model, device)
+    held_out = (config.data.held_out, config.data.drawn_with(config.seed))
     if config.start is not None and not resume:
-        start_from(state.model, data.class_names, load_model(config.start, device, trust=config.backbone))
+        trained = load_model(config.start, device, trust=config.backbone)
+        trained.refuse_leak(config.start, *held_out, data.unseen)
+        start_from(state.model, data.class_names, trained)
     state.prepare()
     if resume:
         state.restore(run.path / LAST)
@@ -84,7 +87,8 @@ def train_stage1(
     _check_layers(config, state.model)
     teachers = None
     if config.distillation:
-        teachers = Teachers(config.distillation.teachers, config.augment, data.class_names, device)
+        folders = config.distillation.teachers
+        teachers = Teachers(folders, config.augment, data.class_names, held_out, device)
     mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
     if mode != "off":
         state.model.compile_stages(mode)
