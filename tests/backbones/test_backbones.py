@@ -15,7 +15,6 @@ SIZES = {  # name: features, parameters, side after the last stage at the defaul
     "conv4-64": (1600, 112_832),
     "conv4-512": (512, 2_603_872),
     "efficientnet-lite0": (1280, 3_371_008),
-    "efficientnet-lite2": (1280, 4_811_072),
     "resnet10": (512, 4_905_792),
     "resnet12": (640, 12_424_320),
     "resnet12-512": (512, 7_996_800),

@@ -89,44 +89,22 @@ class InvertedResidual(nn.Module):
         return out + x if self.is_residual else out
 
 
-def efficientnet_lite(wider: float, deeper: float, image_size: int) -> Backbone:
-    """The network of table 1, wider and deeper; stem and head keep their widths, the ends their depths."""
+@register("efficientnet-lite0")
+def efficientnet_lite0(image_size: int = 224) -> Backbone:
+    """EfficientNet-Lite0: 1,280 features, 3.4 M parameters."""
     stages: list[nn.Module] = [_unit(3, _STEM, 3, stride=2)]
     width = _STEM
-    for number, group in enumerate(_GROUPS):
-        ends = number in (0, len(_GROUPS) - 1)
-        out_width = _rounded(group.width * wider)
-        for block in range(group.blocks if ends else math.ceil(group.blocks * deeper)):
+    for group in _GROUPS:
+        for block in range(group.blocks):
             stride = group.stride if block == 0 else 1
-            stages.append(InvertedResidual(width, out_width, group.kernel, stride, group.growth))
-            width = out_width
+            stages.append(InvertedResidual(width, group.width, group.kernel, stride, group.growth))
+            width = group.width
     stages.append(_unit(width, FEATURES, 1))
-    # As they were trained: the central square less a margin, colours from -1 to 1.
+    # As it was trained: the central square less a margin, colours from -1 to 1.
+    half = (0.5, 0.5, 0.5)
     rule = Preprocessing(
-        image_size=image_size,
-        resize=image_size + _MARGIN,
-        interpolation="bicubic",
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
+        image_size=image_size, resize=image_size + _MARGIN, interpolation="bicubic", mean=half, std=half
     )
     backbone = Backbone(stages, FEATURES, image_size, preprocessing=rule)
     initialise(backbone)
     return backbone
-
-
-def _rounded(width: float) -> int:
-    """To a multiple of 8, never more than a tenth below."""
-    nearest = max(8, int(width + 4) // 8 * 8)
-    return nearest if nearest >= 0.9 * width else nearest + 8
-
-
-@register("efficientnet-lite0")
-def efficientnet_lite0(image_size: int = 224) -> Backbone:
-    """EfficientNet-Lite0: 1,280 features, 3.4 M parameters."""
-    return efficientnet_lite(1.0, 1.0, image_size)
-
-
-@register("efficientnet-lite2")
-def efficientnet_lite2(image_size: int = 260) -> Backbone:
-    """EfficientNet-Lite2: 1,280 features, 4.8 M parameters."""
-    return efficientnet_lite(1.1, 1.2, image_size)

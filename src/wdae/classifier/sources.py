@@ -12,7 +12,7 @@ import numpy as np
 
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing, refuse_other
 from wdae.bank import FeatureBank
-from wdae.classifier.embedded import embedded_model
+from wdae.classifier.embedded import LITE_READY, embedded_model, lite_model
 from wdae.classifier.inputs import is_feature_file
 from wdae.classifier.learn_job import LearnConfig, LearnJob, Work
 from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out_parts, learn_from_bank
@@ -93,21 +93,23 @@ def run_job(job: LearnJob, work: Work, on_progress: OnProgress = lambda _line: N
 
 
 def _ready(job: LearnJob) -> Model:
-    if job.backbone not in (None, EMBEDDED):
+    if job.backbone not in (None, EMBEDDED, *LITE_READY):
         raise DataError(
             f"nothing to learn from with backbone {job.backbone}: give a folder with a folder of pictures"
-            " per class, a feature bank, or a file of features"
+            " per class, a feature bank, or a file of features; a model is ready with: embedded,"
+            f" {', '.join(LITE_READY)}"
         )
     config, made = job.config, LearnConfig()
     fixed = [key for key in LearnConfig.model_fields if getattr(config, key) != getattr(made, key)]
     fixed = [key for key in fixed if key not in ("novel_share", "refine_base")]
     fixed += [key for key in ("method", "recipe") if getattr(job, key) is not None]
+    fixed += [key for key, value in job.seen.model_dump().items() if value is not None]
     if fixed:
         raise DataError(
-            f"the model that ships with the package is learned already, so {', '.join(sorted(fixed))} cannot"
+            f"the model that is ready to use is learned already, so {', '.join(sorted(fixed))} cannot"
             " be set; give something to learn from, or leave it out"
         )
-    model = embedded_model()
+    model = lite_model(job.backbone) if job.backbone in LITE_READY else embedded_model()
     method = model.base.method
     if config.novel_share is not None:
         method.balance = replace(model.base.calibration, novel_share=config.novel_share)

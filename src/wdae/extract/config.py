@@ -45,7 +45,7 @@ class ExtractConfig(Config):
     """Of ImageNet-FS's split; as in the backbone's training by default, or by its class names."""
     backbone: str
     """A folder that ``wdae pretrain`` wrote, whose recipe says which images are held out; or a backbone with
-    weights of its own (``timm:NAME``, ``pkg.module:factory``)."""
+    weights of its own (``lite0``, ``timm:NAME``, ``onnx:FILE``, ``pkg.module:factory``)."""
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from wdae import backbones
+from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
 from wdae.data import ImageSet, pixels
@@ -62,6 +63,8 @@ def extract(config: ExtractConfig, out: str | Path, team: Team, *, trust: Trust 
     model = load_model(config.trained, trust=trust) if config.trained is not None else None
     if model is not None:
         backbone = model.network.backbone
+    elif config.backbone in LITE:
+        backbone = packaged(config.backbone).backbone
     else:
         backbone = backbones.build(config.backbone, **config.backbone_options)
     backbone = backbone.to(team.device).eval()

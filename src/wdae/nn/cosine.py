@@ -39,6 +39,32 @@ def cosine_scores(features: Tensor, weights: Tensor, scale: Tensor | float) -> T
     return scale * (unit(features) @ unit(weights).transpose(-1, -2))
 
 
+def weights_of_linear(weight: Tensor, bias: Tensor, mean: Tensor, ridge: float = 3.0) -> Tensor:
+    """Unit weights ``[N, D]`` whose cosines rank classes as ``z @ weight.T + bias`` does, nearly.
+
+    A cosine classifier has neither bias nor weights of different lengths. All features have about the same
+    component along their ``mean`` ``[D]``, so the bias becomes a component of the weights along it. A vector
+    added to all weights adds the same to all scores of an item; the one is added that makes the weights
+    nearly equally long: minus the centre of the sphere that they nearly lie on.
+
+    Args:
+        ridge: the larger, the shorter that vector, and the less equal the lengths. Weights that are mostly
+            that vector would leave added classes, which have none of it, little to be compared with.
+
+    >>> weight, bias = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.zeros(2)
+    >>> cosines = weights_of_linear(weight, bias, torch.ones(3), ridge=1e-6)
+    >>> z = torch.tensor([[1.0, 0.51, 0.2], [1.0, 0.49, 0.2]])  # 2 · 0.51 is more than 1, 2 · 0.49 is less
+    >>> (z @ cosines.T).argmax(1).tolist(), (z @ unit(weight).T).argmax(1).tolist()
+    ([1, 0], [0, 0])
+    """
+    mean, bias = mean.double(), bias.double()
+    rows = weight.double() + torch.outer(bias - bias.mean(), mean / mean.square().sum())
+    apart, squares = rows - rows.mean(0), rows.square().sum(1)
+    gram = apart @ apart.T + ridge * torch.eye(len(rows), dtype=rows.dtype)
+    shift = apart.T @ torch.linalg.solve(gram, (squares.mean() - squares) / 2)
+    return unit(rows + shift).float()
+
+
 class CosineClassifier(nn.Module):
     """Classification weights ``w_i`` without bias, and a learned scale ``γ``.
 
