@@ -29,8 +29,8 @@ to a tenth more than was allowed, so that 1.75 keep the promise for classes that
 
 SMALLEST, LARGEST = 0.001, 0.9
 _SCORES = 3e7  # base scores that a share is found on
-_EPISODES = 400
-_CHUNK = 64
+_EPISODES, _QUERIES = 64, 500  # to adapt to shots takes longer than to score base images
+_CHUNK = 16
 
 
 @torch.no_grad()
@@ -71,9 +71,9 @@ def _margins(method: Weighing, split: Split, n_way: int, n_shot: int, seed: int)
 
     -inf for a query that its base class does not win among base classes: it has nothing to lose.
     """
-    n_query, N = WAYS * 15, len(split.base.weights)
-    episodes = max(_CHUNK // 4, min(_EPISODES, int(_SCORES / (n_query * N))))
-    spec = EpisodeSpec(n_way, (n_shot,), 0, n_query)
+    N = len(split.base.weights)
+    episodes = max(_CHUNK, min(_EPISODES, int(_SCORES / (_QUERIES * N))))
+    spec = EpisodeSpec(n_way, (n_shot,), 0, _QUERIES)
     sampler = EpisodeSampler(
         split.pool, spec, derive_seed(seed, "protect", n_shot), base_query=split.held_out
     )
