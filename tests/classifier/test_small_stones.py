@@ -270,6 +270,14 @@ def test_slips_are_told_before_torch_is_loaded(model: Path, tmp_path: Path) -> N
         (["export", "nowhere", "--to", "linear"], "does not exist"),
         (["evaluate", str(model)], "one folder"),
         (["learn", "nowhere", "-o", str(tmp_path / "m")], "nowhere does not exist"),
+        (["learn", "-o", str(tmp_path)], "exists already"),
+        (["train", "--bank", "nowhere", "-o", "m"], "nowhere does not exist; make one"),
+        (["compare", "--bank", "nowhere", "-o", "m"], "nowhere does not exist; make one"),
+        (["evaluate", "a", "--bank", "nowhere"], "nowhere does not exist; make one"),
+        (["bank", "show", str(tmp_path)], "not a feature bank"),
+        (["extract", "--data", "nowhere", "--backbone", "x", "-o", "m"], "nowhere does not exist"),
+        (["pretrain", "--data.path", "nowhere", "-o", "m"], "nowhere does not exist"),
+        (["data", "check", "nowhere"], "nowhere does not exist"),
         (["evaluate", "nowhere", there], "wdae evaluate MODEL DIR"),
     ):
         done = subprocess.run(
@@ -309,8 +317,8 @@ def test_no_two_classes_have_one_name() -> None:
     seen: dict[str, str] = {}
     for file in sorted(Path(wdae.__file__).parent.rglob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                assert seen.setdefault(node.name.strip("_"), file.name) == file.name, node.name
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert seen.setdefault(node.name, file.name) == file.name, node.name
 
 
 def test_one_class_is_too_few_to_tell_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
-from wdae.cli.options import Json, NewBank
+from wdae.cli.options import Json, NewBank, check_bank
 from wdae.errors import BankError
 from wdae.printing import json_text
 
@@ -125,6 +125,7 @@ def show(bank: Path, /, *, json: Json = False) -> None:
     bank
         The bank's folder.
     """
+    check_bank(bank)
     from wdae.bank import FeatureBank
     from wdae.bank.summary import print_summary, summary
 

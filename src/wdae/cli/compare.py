@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.cli.options import Csv, Force, Json, Output, Resume
+from wdae.cli.options import Csv, Force, Json, Output, Resume, check_bank
 from wdae.cli.recipe import recipe_command
 from wdae.comparison.config import CompareRecipe
 from wdae.printing import say
@@ -31,6 +31,8 @@ def compare(
     document
         A Markdown document to put the table into as well, such as docs/results.md.
     """
+    if not resume:
+        check_bank(recipe.bank)
     from wdae import api
     from wdae.evaluation.text_table import show
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import cyclopts
 
+from wdae.cli.options import check_sources
 from wdae.printing import printable
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def check(
     workers
         Decoding processes; as many as there are cores by default.
     """
+    check_sources([path])
     from wdae.data import check as checking
     from wdae.errors import DataError
 

@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from wdae.cli.options import Csv, Device, Expect, Json, Only, check_sources, parse_only, parse_share
+from wdae.cli.options import (
+    Csv,
+    Device,
+    Expect,
+    Json,
+    Only,
+    check_bank,
+    check_sources,
+    parse_only,
+    parse_share,
+)
 from wdae.errors import ModelError
 from wdae.printing import json_text, say
 
@@ -77,6 +87,7 @@ def evaluate(
         return
     if expect is not None or only is not None:
         raise ModelError("--expect and --only are for a model: wdae evaluate MODEL DIR; leave --bank out")
+    check_bank(bank)
     from wdae import api
     from wdae.evaluation.text_table import show
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wdae.cli.options import Device, NewBank
+from wdae.cli.options import Device, NewBank, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.extract.config import ExtractConfig
 from wdae.printing import say
@@ -14,6 +14,7 @@ def extract(recipe: ExtractConfig, *, output: NewBank, device: Device = "auto") 
 
     Interrupted, the same command goes on where it was. Under torchrun the work is shared out.
     """
+    check_sources([recipe.data])
     from wdae.extract.run import run_extraction
 
     done = run_extraction(recipe, output, device=device)

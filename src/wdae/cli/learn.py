@@ -12,6 +12,7 @@ from wdae.cli.options import Device, SkipBroken, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
 from wdae.stage2.config import MetaRecipe
+from wdae.storage.files import refuse_existing
 
 
 @recipe_command(MetaRecipe, default=best_recipe, without=("method", "options"))
@@ -96,6 +97,8 @@ def learn(
     """
     if source is not None:
         check_sources([source])
+    if not resume:
+        refuse_existing(output)
     from wdae.classifier.learn_job import LearnJob, check_method, go_on, job_folder
     from wdae.classifier.sources import run_job
     from wdae.classifier.store import save

@@ -61,6 +61,13 @@ def check_model(model: Path) -> None:
         raise absent(model, "model.json", "a model", "; make one with: wdae learn -o MODEL")
 
 
+def check_bank(bank: Path | str) -> None:
+    """Refuse, before torch is loaded, what is no feature bank as far as its files go."""
+    if str(bank) != "embedded" and not os.path.lexists(Path(bank) / "manifest.json"):
+        remedy = "; make one with `wdae bank import` or `wdae bank synthesize`"
+        raise absent(Path(bank), "manifest.json", "a feature bank", remedy)
+
+
 def check_sources(sources: Sequence[Path]) -> list[Path]:
     """What is given, with patterns such as ``*.jpg`` replaced by what they match, where no shell did so.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wdae.cli.options import Device, Force, Output, Resume
+from wdae.cli.options import Device, Force, Output, Resume, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.printing import say
 from wdae.stage1.config import Stage1Config
@@ -34,6 +34,8 @@ def pretrain(
     dtype
         How the weights are written.
     """
+    if not resume:
+        check_sources([recipe.data.path])
     from wdae.stage1.run import run_pretraining
 
     outcome = run_pretraining(

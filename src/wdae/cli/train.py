@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.cli.options import Force, Output, Resume
+from wdae.cli.options import Force, Output, Resume, check_bank
 from wdae.cli.recipe import recipe_command
 from wdae.stage2.config import MetaRecipe
 
@@ -28,6 +28,7 @@ def train(
     bank
         The feature bank (see wdae bank).
     """
+    check_bank(bank)
     from rich.console import Console
 
     from wdae.bank import FeatureBank
