@@ -33,10 +33,11 @@ import torch
 from embed_bank import readable_names
 
 from wdae import FeatureBank, InitialEstimate, Part, few_way
-from wdae.classifier import Model, learn, load, save
+from wdae.classifier import Model, load, save
 from wdae.classifier.embedded import READY
-from wdae.classifier.learning import held_out_parts
-from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone
+from wdae.classifier.learning import held_out_parts, learn_from_bank
+from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone, of_stage1
+from wdae.classifier.picture_bank import outlier_features
 from wdae.classifier.summary import label
 from wdae.config import load as checked
 from wdae.config import recipe_file
@@ -159,7 +160,8 @@ def embed(
         print("no base images are held out: calibrated on images that the backbone knows", file=sys.stderr)
         bank = replace(bank, parts=_some_held_out(bank))
     facts = {"labels": "text", "source": "MiniImageNet, 64 base classes", "backbone": EMBEDDED}
-    ready, choice = choose(bank, facts, recipe or {}, min(episodes, _CHOICE_EPISODES))
+    strange = outlier_features(of_stage1(out))
+    ready, choice = choose(bank, facts, recipe or {}, min(episodes, _CHOICE_EPISODES), strange)
     known = {key: card[key] for key in ("image_size", "mean", "std")}
     ready.backbone = PictureBackbone(
         {
@@ -175,7 +177,11 @@ def embed(
 
 
 def choose(
-    bank: FeatureBank, facts: dict[str, str], recipe: dict[str, Any], episodes: int
+    bank: FeatureBank,
+    facts: dict[str, str],
+    recipe: dict[str, Any],
+    episodes: int,
+    outliers: dict[str, torch.Tensor],
 ) -> tuple[Model, str]:
     """The model with the largest area below its base–novel curve, and a table of all candidates.
 
@@ -184,9 +190,10 @@ def choose(
     found, lines = [], []
     for name, file in CANDIDATES.items():
         if file is None:
-            model = learn(bank, info=facts, method=InitialEstimate.name)
+            asked: dict[str, Any] = {"method": InitialEstimate.name}
         else:
-            model = learn(bank, info=facts, recipe=checked(MetaRecipe, recipe_file(file), recipe))
+            asked = {"recipe": checked(MetaRecipe, recipe_file(file), recipe)}
+        model = learn_from_bank(bank, info=facts, outliers=outliers, **asked)
         n_query = min(15, min(bank.counts(Part.VALIDATION)) - 5)
         options: dict[str, Any] = {"n_query": n_query, "n_episodes": episodes, "part": Part.VALIDATION}
         n_way = min(5, len(bank.classes_of(Part.VALIDATION)))

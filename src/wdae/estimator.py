@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.classifier.familiarity import is_unknown
 from wdae.classifier.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
 from wdae.classifier.learn_job import LearnConfig
 from wdae.classifier.learning import held_out_parts, learn_from_bank
@@ -43,7 +44,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             base classes. None: the largest with which five added classes cost base vectors at most two points
             of accuracy. A matter of asking: set it after ``fit``, or give ``expect`` to ``predict``.
         max_classes: base classes that take part in training the denoiser; more are drawn from.
-        false_alarm_rate: share of base vectors that :meth:`is_unknown` may call unknown.
+        false_alarm_rate: share of vectors of known classes that :meth:`is_unknown` may call unknown.
         random_state: every random choice follows from it.
 
     Attributes:
@@ -278,16 +279,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return like(names[best.numpy()], X)
 
     def is_unknown(self, X: Any, false_alarm_rate: float | None = None) -> Any:
-        """Whether a vector resembles no class: its best score is lower than nearly all base vectors'.
+        """Whether a vector resembles every class less than nearly all vectors resemble their own.
 
         Args:
-            false_alarm_rate: the share of base vectors that may be called unknown wrongly; that of the
-                constructor by default.
+            false_alarm_rate: the share of vectors of known classes that may be called unknown wrongly; that
+                of the constructor by default.
         """
-        familiarity = self._head().familiarity(self._scores(X))
+        head, features = self._head(), self._checked(X)
         rate = self.false_alarm_rate if false_alarm_rate is None else false_alarm_rate
-        threshold = self.model_.base.calibration.threshold(rate)
-        return like((familiarity < threshold).numpy(), X)
+        return like(is_unknown(self.model_, head, features, head.scores(features), rate).numpy(), X)
 
 
 def _narrow(rows: Array) -> Array:

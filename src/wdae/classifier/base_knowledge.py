@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wdae.bank import ClassSet
 from wdae.calibration.pseudo_novel import Weighing
+from wdae.calibration.unknown import Detector
 from wdae.methods.base import BaseClasses, Support, WeightAdapter
 from wdae.methods.calibration import Calibration
 from wdae.methods.wdae import WDAE
@@ -65,6 +66,7 @@ class BaseKnowledge:
         graph: of the base classes, if there is a GNN denoiser; spares building it.
         info: provenance, recipe, how labels are to be read; JSON values.
         held_out: pictures that nothing was learned from; None where there were none, and in older models.
+        detector: tells what resembles no class; None likewise.
 
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
@@ -80,6 +82,7 @@ class BaseKnowledge:
     graph: ClassGraph | None = None
     info: dict[str, Any] = field(default_factory=dict)
     held_out: HeldOut | None = None
+    detector: Detector | None = None
 
     @property
     def dim(self) -> int:

@@ -16,6 +16,7 @@ from wdae.bank import FeatureBank
 from wdae.bank.feature_bank import class_means
 from wdae.calibration.balance import measured, tune
 from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
+from wdae.calibration.unknown import fit_detector
 from wdae.classifier.base_knowledge import BaseKnowledge, HeldOut
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
@@ -63,6 +64,7 @@ def learn_from_bank(
     info: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
     show_progress: bool = False,
+    outliers: Mapping[str, Tensor] | None = None,
 ) -> Model:
     """Learn a model from the base classes of a bank.
 
@@ -79,6 +81,7 @@ def learn_from_bank(
         recipe: how to train one: a recipe, its file, or keys in which it differs from wDAE-GNN+, the default.
         info: provenance to keep with the model, JSON values.
         checkpoint: where to keep the method's training, and to go on from if it is there.
+        outliers: features ``[m, D]`` of pictures of nothing, by kind, to tell the unknown by.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 4, 2, 12, 8, seed=0, held_out_per_class=4)
@@ -115,11 +118,16 @@ def learn_from_bank(
         played = bank
         found = _balanced_estimate(bank, seed)
         facts["denoiser"] = "none, as asked for" if method is not None else reason
-    return Model(_knowledge(found, bank, played, config, {**facts, **(info or {})}))
+    return Model(_knowledge(found, bank, played, config, {**facts, **(info or {})}, outliers))
 
 
 def _knowledge(
-    method: Weighing, bank: FeatureBank, played: FeatureBank, config: LearnConfig, info: dict[str, Any]
+    method: Weighing,
+    bank: FeatureBank,
+    played: FeatureBank,
+    config: LearnConfig,
+    info: dict[str, Any],
+    outliers: Mapping[str, Tensor] | None,
 ) -> BaseKnowledge:
     """The method on all base classes, its balance measured on those that it was trained on."""
     seen, tried = bank, played
@@ -133,7 +141,9 @@ def _knowledge(
     if isinstance(bare, WDAE):
         bare.space = None
     method.balance = measured(bare, seen, tried, seed=config.seed, images=_ENOUGH)
-    method.balance = replace(method.balance, novel_share=config.novel_share)
+    detector = fit_detector(bank, played, outliers, seed=config.seed, images=_ENOUGH)
+    figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
+    method.balance = replace(method.balance, novel_share=config.novel_share, figures=figures)
     if config.refine_base is not None and isinstance(method, WDAE):
         method.refine_base = config.refine_base
     base, graph = base_classes(seen), None
@@ -147,7 +157,9 @@ def _knowledge(
     held_out = None
     if bank.has(Part.BASE_HELD_OUT):
         held_out = HeldOut.some(seen.select(Part.BASE_HELD_OUT), derive_seed(config.seed, "kept"))
-    return BaseKnowledge(train.names, weights, train.counts, method, base.scale, graph, info, held_out)
+    return BaseKnowledge(
+        train.names, weights, train.counts, method, base.scale, graph, info, held_out, detector
+    )
 
 
 def _in_space(some: FeatureBank, bank: FeatureBank, space: FeatureSpace) -> FeatureBank:

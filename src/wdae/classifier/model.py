@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from wdae.calibration.unknown import Added
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
@@ -185,6 +186,7 @@ class Model:
         self.history = history or History()
         self._state: State = self.history.state()
         self.stored: str | None = None  # the digest of the manifest that it was read from
+        self.known: tuple[tuple[tuple[int, ...], ...], Added] | None = None  # to tell the unknown from
         self._head: Head | None = None
         self._estimates: dict[tuple[int, ...], Tensor] = {}  # by rows of examples
 

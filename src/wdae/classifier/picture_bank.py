@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,17 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.calibration.outlier_pictures import draw_outliers
 from wdae.classifier.learn_job import LearnJob, Work
 from wdae.classifier.picture_backbone import PictureBackbone, of_stage1
 from wdae.data import ImageSet
 from wdae.errors import WdaeError
 from wdae.parts import Part
 from wdae.runs.progress import progress
+from wdae.runtime.randomness import derive_seed
 from wdae.storage.tensors import load_parts, save_tensors
 
+_OUTLIERS = 40  # pictures of nothing of each kind
 _SAVED_TOGETHER = 2048  # pictures whose features an interruption can cost
 
 
@@ -90,3 +94,11 @@ def picture_bank(
     at = torch.cat([part["rows"] for part in kept]).numpy()
     found = torch.cat([part["features"] for part in kept])
     return FeatureBank.build(found, images.labels[at], images.class_names, images.parts[at], weights, scale)
+
+
+def outlier_features(backbone: PictureBackbone, seed: int = 0) -> dict[str, Tensor]:
+    """Features ``[m, D]`` of pictures of nothing, by kind: what a model tells the unknown by."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = draw_outliers(Path(folder), _OUTLIERS, derive_seed(seed, "outliers"))
+        rows = backbone.features([file for some in files.values() for file in some])
+    return dict(zip(files, rows.split(_OUTLIERS), strict=True))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wdae.calibration.probabilities import calibration_error
+from wdae.classifier.familiarity import is_unknown
 from wdae.classifier.model import Head, Model
 from wdae.classifier.names import UNKNOWN, shorten, unknown_classes
 from wdae.errors import RecipeError
@@ -87,17 +88,18 @@ def predictions(
     """The ``top`` classes of each of the features ``[M, D]``.
 
     Args:
-        false_alarms: share of base pictures that may be called unknown wrongly; 0: none is ever.
+        false_alarms: share of pictures of known classes, base or added, that may be called unknown wrongly;
+            0: none is ever.
         expect: share of pictures that is expected to be of added classes; as the model has it by default.
         only: the classes that come into question (:meth:`wdae.classifier.Model.head_for`).
     """
     if top < 1:
         raise RecipeError(f"at least 1 class is shown, got top {top}")
     head = model.head_for(expect=expect, only=only)
-    scores = head.scores(model.check_features(features))
-    threshold = model.base.calibration.threshold(false_alarms)
+    features = model.check_features(features)
+    scores = head.scores(features)
     best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
-    unknown = (head.familiarity(scores) < threshold).tolist()
+    unknown = is_unknown(model, head, features, scores, false_alarms).tolist()
     return [
         Prediction(tuple(head.names[c] for c in classes), tuple(values), no)
         for classes, values, no in zip(best.indices.tolist(), best.values.tolist(), unknown, strict=True)

@@ -19,7 +19,7 @@ from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out
 from wdae.classifier.model import Model
 from wdae.classifier.names import check_name, lookalikes
 from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone, load_backbone
-from wdae.classifier.picture_bank import picture_bank, trained_backbone
+from wdae.classifier.picture_bank import outlier_features, picture_bank, trained_backbone
 from wdae.data import ImageSet, hold_out
 from wdae.errors import DataError, ModelError
 from wdae.methods.base import Method
@@ -143,12 +143,18 @@ def _from_pictures(
         )
         backbone, weights, scale = trained_backbone(job, source, images, per_class, work)
     bank = picture_bank(images, backbone, weights, scale, work, skip_broken=job.skip_broken)
-    model = _learn(bank, job, work, {**info, "backbone": backbone.name})
+    model = _learn(bank, job, work, {**info, "backbone": backbone.name}, backbone)
     model.backbone = backbone
     return model
 
 
-def _learn(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]) -> Model:
+def _learn(
+    bank: FeatureBank,
+    job: LearnJob,
+    work: Work,
+    info: Mapping[str, Any],
+    backbone: PictureBackbone | None = None,
+) -> Model:
     return learn_from_bank(
         bank,
         job.config,
@@ -157,6 +163,7 @@ def _learn(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]
         info=info,
         checkpoint=work.denoiser,
         show_progress=True,
+        outliers=None if backbone is None else outlier_features(backbone, job.config.seed),
     )
 
 
@@ -172,7 +179,7 @@ def _from_features(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[s
         if isinstance(made := bank.info.get(PREPROCESSING), Mapping):
             there = Preprocessing.of(made, f"the backbone of {job.source}")
             refuse_other(there, str(job.source), backbone.preprocessing, f"backbone {job.backbone}")
-    model = _learn(bank, job, work, info)
+    model = _learn(bank, job, work, info, backbone)
     model.backbone = backbone
     return model
 

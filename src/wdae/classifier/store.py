@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wdae.backbones.from_file import BackboneCard
 from wdae.calibration.pseudo_novel import Weighing
+from wdae.calibration.unknown import Detector
 from wdae.classifier.base_knowledge import MOST_KEPT, BaseKnowledge, HeldOut
 from wdae.classifier.history import History, Kind
 from wdae.classifier.model import Example, Model
@@ -269,6 +270,8 @@ def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[s
             "held_out/features": base.held_out.features,
             "held_out/labels": base.held_out.labels.int(),
         }
+    if base.detector is not None:
+        tensors |= {f"unknown/{name}": tensor for name, tensor in base.detector.tensors().items()}
     save_tensors(folder / BASE, tensors)
     method = base.method
     if method.balance is None:
@@ -346,7 +349,11 @@ def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest)
             raise ValueError("a graph with neighbours that are no classes")
         graph = ClassGraph(neighbours, similarities, method.inverse_temperature)
     held_out = _held_out(tensors, len(names), manifest.dim)
-    return BaseKnowledge(names, weights, counts, method, manifest.scale, graph, manifest.info, held_out)
+    kept = {k.removeprefix("unknown/"): v for k, v in tensors.items() if k.startswith("unknown/")}
+    detector = Detector.of_tensors(kept, counts, manifest.dim) if kept else None
+    return BaseKnowledge(
+        names, weights, counts, method, manifest.scale, graph, manifest.info, held_out, detector
+    )
 
 
 def _held_out(tensors: dict[str, Tensor], n_base: int, dim: int) -> HeldOut | None:

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wdae.calibration.unknown import RATE
+from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.history import describe_share
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
@@ -40,6 +42,7 @@ def summary(model: Model, path: str | Path) -> dict[str, Any]:
         "protecting": {str(k): share for k, share in sorted(base.calibration.protecting.items())},
         "refine_base": base.denoiser is not None and base.denoiser.refine_base,
         "figures": dict(base.calibration.figures),
+        "unknown": unknown_in_words(base),
         "head": model.history.head,
         "history": [
             {
@@ -73,6 +76,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         "backbone": pictures,
         "denoiser": facts["denoiser"],
         "expects": _expects(facts["novel_share"], facts["protecting"]),
+        "unknown": facts["unknown"],
         "base classes": ", ".join(shorten(name) for name in base[:_NAMED])
         + (f" … and {len(base) - _NAMED} more (--json lists all)" if len(base) > _NAMED else ""),
     }
@@ -85,7 +89,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         table.add_column("uncalibrated", justify="right")
         figures = facts["figures"]
         for key, value in figures.items():
-            if not key.endswith(_BEFORE):
+            if not key.endswith(_BEFORE) and not key.startswith("caught"):
                 before = figures.get(key + _BEFORE)
                 table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
@@ -116,12 +120,39 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
     return f"{describe_share(None)}: by shots of a class, {by_shots}"
 
 
+def unknown_in_words(base: BaseKnowledge) -> str:
+    """What share of things that are none of its classes a model calls unknown."""
+    figures = base.calibration.figures
+    if base.detector is None:
+        return "told by the best score alone; a model that is learned anew tells it better"
+    said = "nothing is known of how often it is told: too few classes to try it on"
+    if "caught" in figures:
+        said = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"
+        if "caught_5" in figures:
+            said += f" ({_percent(figures['caught_5'])} once five classes are added from five pictures each)"
+    nothing = [k for k in ("noise", "text", "flat", "screen") if f"caught_{k}" in figures]
+    if nothing:
+        said += "; " + ", ".join(f"{k} {_percent(figures[f'caught_{k}'])}" for k in nothing)
+    else:
+        said += "; not calibrated on pictures of nothing (noise, text), since it was learned from features"
+    return said + f"; where {_percent(RATE)} of pictures of known classes may be called so wrongly"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def label(figure: str) -> str:
     """A figure's name in words.
 
     >>> label("ece_added_5"), label("auroc_unknown")
     ('calibration error, 5-shot classes added', 'known against unknown (AUROC)')
     """
+    if figure.startswith("caught"):
+        what = figure.removeprefix("caught").removeprefix("_")
+        added = f", {what}-shot classes added" if what.isdigit() else ""
+        unseen = "classes never seen" if added or not what else what
+        return f"{unseen}{added}: share called unknown at {_percent(RATE)} false alarms"
     if figure.startswith("ece_added_"):
         return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
     return _LABELS.get(figure, figure.replace("_", " "))

@@ -1,0 +1,179 @@
+"""The detector of what is no class: false alarms as asked for, on base and on added classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wdae import FeatureBank, Part, learn, synthetic_bank
+from wdae.calibration.outlier_pictures import draw_outliers
+from wdae.calibration.unknown import RATE, SHOTS, Detector, fit_detector, share_below
+from wdae.classifier import Model, load, save
+from wdae.classifier.predictions import predictions
+from wdae.classifier.summary import summary
+from wdae.errors import StorageError
+from wdae.nn.cosine import unit
+from wdae.storage.tensors import load_tensors
+
+
+@pytest.fixture(scope="module")
+def bank() -> FeatureBank:
+    """30 base classes, 12 validation and 12 novel ones of 60 images, of which 30 are held out."""
+    return synthetic_bank(30, 12, 12, 60, 24, seed=1, held_out_per_class=30)
+
+
+@pytest.fixture(scope="module")
+def outliers() -> dict[str, torch.Tensor]:
+    """All near one direction, where no class is."""
+    generator = torch.Generator().manual_seed(9)
+    return {"noise": unit(torch.ones(24) + 0.3 * torch.randn(40, 24, generator=generator))}
+
+
+@pytest.fixture(scope="module")
+def detector(bank: FeatureBank, outliers: dict[str, torch.Tensor]) -> Detector:
+    found = fit_detector(bank, outliers=outliers)
+    assert found is not None
+    return found
+
+
+def rejected(detector: Detector, rows: torch.Tensor, groups: list[torch.Tensor], rate: float) -> float:
+    threshold = detector.threshold(rate, [len(group) for group in groups])
+    return float((detector.familiarity(rows, detector.added(groups)) < threshold).double().mean())
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+@pytest.mark.parametrize("n_shot", [1, 5, 7])
+def test_false_alarms_are_as_asked_for_on_base_and_on_added_classes(
+    bank: FeatureBank, detector: Detector, rate: float, n_shot: int
+) -> None:
+    held_out, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
+    assert rejected(detector, held_out.features, [], rate) == pytest.approx(rate, abs=0.02)
+    wrong, unseen = [], []
+    for turn in range(8):
+        chosen = [(turn + 2 * i) % 12 for i in range(5)]
+        groups = [pool.of_class(c)[:n_shot] for c in chosen]
+        own = torch.cat([pool.of_class(c)[n_shot:] for c in chosen])
+        others = torch.cat([pool.of_class(c) for c in range(12) if c not in chosen])
+        wrong.append([rejected(detector, rows, groups, rate) for rows in (held_out.features, own)])
+        unseen.append(rejected(detector, others, groups, rate))
+    base, added = torch.tensor(wrong).mean(0).tolist()
+    assert base < rate + 0.03 and added < rate + 0.06
+    if n_shot > 1:  # one example says too little
+        assert sum(unseen) / 8 > 1.5 * max(base, added)
+
+
+def test_what_is_said_of_unseen_classes_is_about_true(bank: FeatureBank, detector: Detector) -> None:
+    pool = bank.select(Part.NOVEL)
+    measured = rejected(detector, pool.features, [], RATE)
+    assert set(detector.rehearsals) == set(SHOTS)
+    assert detector.figures["caught"] == pytest.approx(measured, abs=0.15)
+
+
+def test_pictures_of_nothing(detector: Detector, outliers: dict[str, torch.Tensor]) -> None:
+    assert detector.figures["caught_noise"] > 0.9
+    assert rejected(detector, outliers["noise"], [], RATE) > 0.9
+    # ... unless somebody adds a class of them
+    rows = outliers["noise"]
+    assert rejected(detector, rows[10:], [rows[:10]], RATE) < 0.4
+
+
+def test_without_validation_classes_base_classes_play_unknown(bank: FeatureBank) -> None:
+    found = fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=8))
+    assert found is not None and found.rehearsals and 0 <= found.figures["caught"] <= 1
+    assert fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=0)) is None
+
+
+def test_shares_below_against_counting() -> None:
+    curve = tuple(float(i) for i in range(11))
+    values = torch.tensor([-3.0, 0.0, 2.5, 10.0, 99.0])
+    assert share_below(curve, values).tolist() == pytest.approx([0, 0, 0.25, 1, 1])
+
+
+def test_a_model_keeps_its_detector(
+    bank: FeatureBank, outliers: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    from wdae.classifier.learning import learn_from_bank
+
+    model = learn_from_bank(bank, method="initial-estimate", outliers=outliers)
+    pool = bank.select(Part.NOVEL)
+    model.add({"okapi": pool.of_class(0)[:5], "quokka": pool.of_class(1)[:3]})
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    rows = torch.cat([pool.features[::7], outliers["noise"]])
+    for rate in (0.0, 0.05, 0.3, 1.0):
+        wanted = [one.unknown for one in predictions(model, rows, 1, rate)]
+        assert [one.unknown for one in predictions(again, rows, 1, rate)] == wanted
+        assert any(wanted) == (rate > 0)
+    said = summary(again, tmp_path / "model")["unknown"]
+    assert "never seen" in said and "noise" in said and "5 %" in said
+
+
+def test_only_some_classes_leave_the_others_unknown(bank: FeatureBank) -> None:
+    model = learn(bank, method="initial-estimate")
+    held_out = bank.select(Part.BASE_HELD_OUT)
+    rows = held_out.of_class(0)
+    among = [one.unknown for one in predictions(model, rows, 1, 0.05)]
+    without = [one.unknown for one in predictions(model, rows, 1, 0.05, only=model.names[1:])]
+    assert sum(among) < 0.4 * len(rows) and sum(without) > sum(among)
+
+
+@pytest.mark.parametrize(
+    ("name", "forge"),
+    [
+        ("projection", lambda t: t[:, :-1]),
+        ("widths", lambda t: 0 * t),
+        ("means", lambda t: t * torch.inf),
+        ("known", lambda t: t.flip(1)),
+        ("alone", lambda t: t + 1),
+        ("own", lambda t: t[:, :5]),
+        ("power", lambda t: t - 9),
+        ("shots", lambda t: t + 1),
+        ("exponent", lambda t: -t),
+    ],
+)
+def test_a_forged_detector_is_refused(detector: Detector, name: str, forge: object) -> None:
+    kept = detector.tensors()
+    assert Detector.of_tensors(kept, detector.counts, 24).known == pytest.approx(detector.known, rel=1e-5)
+    assert callable(forge)
+    with pytest.raises((ValueError, RuntimeError)):
+        Detector.of_tensors(kept | {name: forge(kept[name])}, detector.counts, 24)
+
+
+def test_a_model_with_half_a_detector_is_refused(bank: FeatureBank, tmp_path: Path) -> None:
+    from wdae.storage import manifest as manifests
+    from wdae.storage.tensors import save_tensors
+
+    save(learn(bank, method="initial-estimate"), tmp_path / "model")
+    file = tmp_path / "model" / "base.safetensors"
+    tensors = {k: v.clone() for k, v in load_tensors(file).items() if k != "unknown/widths"}
+    save_tensors(file, tensors)
+    from wdae.classifier.store import ModelManifest
+
+    manifest = manifests.read(ModelManifest, tmp_path / "model").model_dump(mode="json")
+    content = {k: v for k, v in manifest.items() if k not in ("format", "version", "written_by", "sha256")}
+    content["files"]["base.safetensors"] = manifests.entry(file)
+    manifests.write(ModelManifest, tmp_path / "model", content)
+    with pytest.raises(StorageError, match="altered"):
+        load(tmp_path / "model")
+
+
+def test_a_model_without_a_detector_goes_by_its_scores(bank: FeatureBank) -> None:
+    from dataclasses import replace
+
+    model = learn(bank, method="initial-estimate")
+    old = Model(replace(model.base, detector=None))
+    rows = bank.select(Part.BASE_HELD_OUT).features
+    share = sum(one.unknown for one in predictions(old, rows, 1, 0.05)) / len(rows)
+    assert share == pytest.approx(0.05, abs=0.01)
+
+
+def test_drawn_outliers_are_the_same_for_a_seed(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    first, again = draw_outliers(tmp_path / "a", 2, 0), draw_outliers(tmp_path / "b", 2, 0)
+    other = draw_outliers(tmp_path / "c", 2, 1)
+    for kind in first:
+        bytes_ = [[file.read_bytes() for file in some[kind]] for some in (first, again, other)]
+        assert bytes_[0] == bytes_[1] != bytes_[2]
