@@ -5,6 +5,8 @@ What they are, and how they were made, stands in the model cards beside them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from wdae.backbones.packaged import packaged
@@ -65,6 +67,7 @@ def lite_model(name: str = "lite0") -> Model:
     """
     found = packaged(name)
     balance = Calibration.from_json(read_json(ASSETS / name / BALANCE))
+    balance = replace(balance, novel_share=None)  # as any model that people ask: base classes first
     classes = imagenet_classes()
     weights = weights_of_linear(found.weight, found.bias, found.mean_feature())
     info = {
