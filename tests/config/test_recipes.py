@@ -20,7 +20,6 @@ NEWER = (
     "  held_out_seed: null\n",
     "  cycles: 1\n",
     "  peak: 1.0\n",
-    "head: cosine\n",
     "  shrink: 1.0\n",
     "  anchors: 0\n",
     "  prior: 0.3\n",

@@ -54,10 +54,8 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("head", ["cosine", "linear"])
-def test_it_learns_and_says_so(tmp_path: Path, head: str) -> None:
-    config = recipe(head=head, epochs=12, validation__every=2, keep="last", **STILL)
-    run = Run.create(tmp_path / "run", config)
+def test_it_learns_and_says_so(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", config := recipe(epochs=12, validation__every=2, keep="last", **STILL))
     outcome = train_stage1(config, drawn_data(), run, ALONE)
     assert outcome.finished
     assert outcome.figures["base_accuracy"] > 90
@@ -68,8 +66,6 @@ def test_it_learns_and_says_so(tmp_path: Path, head: str) -> None:
     assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
     assert sum("val_score" in row for row in rows) == 6
     assert outcome.images_per_s > 0
-    names = load_tensors(run.path / "model" / "model.safetensors").keys()
-    assert {name.split(".")[0] for name in names} == {"backbone", "classifier"}
 
 
 def test_small_crops_train_a_model_for_whole_pictures(

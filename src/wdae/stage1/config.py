@@ -171,9 +171,6 @@ class Stage1Config(Config):
     """Label smoothing of the classification loss."""
     scale: float = Field(default=10.0, gt=0)
     """Where the cosine classifier's learned scale starts."""
-    head: Literal["cosine", "linear"] = "cosine"
-    """What the backbone learns through: the cosine classifier, or a linear one that is not kept; the cosine
-    classifier then learns beside it, from features that it does not change."""
     rotation: RotationConfig | None = None
     """Rotation self-supervision, if any."""
     mixup: MixupConfig | None = None

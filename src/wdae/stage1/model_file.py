@@ -117,12 +117,12 @@ def save_model(
     card: dict[str, Any],
     dtype: Literal["float32", "float16"] = "float32",
 ) -> None:
-    """Write weights and card; the rotation head and a linear head are not saved."""
+    """Write weights and card; the rotation head is not saved."""
     wanted = torch.float16 if dtype == "float16" else torch.float32
     tensors = {
         name: value.detach().to(wanted if value.is_floating_point() else value.dtype)
         for name, value in network.state_dict().items()
-        if not name.startswith(("turn_head.", "linear_head.")) and not name.endswith("num_batches_tracked")
+        if not name.startswith("turn_head.") and not name.endswith("num_batches_tracked")
     }
     write_model(folder, tensors, card)
 

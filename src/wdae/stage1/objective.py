@@ -55,8 +55,6 @@ def objective(
         rotation_loss = F.cross_entropy(output.rotation_scores, batch.rotations)
         rotation_accuracy = (output.rotation_scores.argmax(dim=1) == batch.rotations).float().mean()
         loss = loss + rotation.weight * rotation_loss
-    if output.beside is not None:
-        loss = loss + mixed_cross_entropy(output.beside[:rows], labels, mix)
     right = scores[:upright].argmax(dim=1) == labels[:upright]
     values = (loss, class_loss, rotation_loss, teacher_loss, right.float().mean(), rotation_accuracy)
     return loss, torch.stack([value.detach() for value in values])

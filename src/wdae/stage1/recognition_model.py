@@ -1,9 +1,7 @@
 """The recognition model of stage 1: backbone, cosine classifier, and a rotation head for self-supervision.
 
 Rotation prediction: Gidaris et al., ICLR 2018, https://arxiv.org/abs/1803.07728; beside few-shot
-classification: Gidaris et al., ICCV 2019, https://arxiv.org/abs/1906.05186. Losses that part the classes
-further, cosines among them, gave features that transfer less: Kornblith et al., NeurIPS 2021,
-https://arxiv.org/abs/2010.16402.
+classification: Gidaris et al., ICCV 2019, https://arxiv.org/abs/1906.05186.
 """
 
 from __future__ import annotations
@@ -21,15 +19,13 @@ from wdae.stage1.mixup import Mix
 class Recognition(NamedTuple):
     """The output of a recognition model.
 
-    Shapes: ``scores [B, C]``, those that the backbone learns through; ``rotation_scores [B, 4]``, or None
-    without a rotation head; ``features [B, D]``; ``beside [B, C]``: of the cosine classifier where that
-    learns beside a linear head, else None.
+    Shapes: ``scores [B, C]``; ``rotation_scores [B, 4]``, or None without a rotation head;
+    ``features [B, D]``.
     """
 
     scores: Tensor
     rotation_scores: Tensor | None
     features: Tensor
-    beside: Tensor | None = None
 
 
 class RecognitionModel(nn.Module):
@@ -39,20 +35,13 @@ class RecognitionModel(nn.Module):
     """
 
     def __init__(
-        self,
-        backbone: backbones.Backbone,
-        n_classes: int,
-        *,
-        scale: float = 10.0,
-        rotations: bool = False,
-        linear: bool = False,
+        self, backbone: backbones.Backbone, n_classes: int, *, scale: float = 10.0, rotations: bool = False
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.classifier = CosineClassifier(n_classes, backbone.feature_dim, scale)
         # The rotation head; checkpoints know it by this name.
         self.turn_head = nn.Linear(backbone.feature_dim, 4) if rotations else None
-        self.linear_head = nn.Linear(backbone.feature_dim, n_classes) if linear else None
 
     def forward(self, images: Tensor, mix: Mix | None = None) -> Recognition:
         """Scores and features; rows are mixed at ``mix.layer`` where a mix is given."""
@@ -64,10 +53,7 @@ class RecognitionModel(nn.Module):
         features = self.backbone.pooled(hidden).float()
         with torch.autocast(features.device.type, enabled=False):
             rotation_scores = None if self.turn_head is None else self.turn_head(features)
-            if self.linear_head is None:
-                return Recognition(self.classifier(features), rotation_scores, features)
-            beside = self.classifier(features.detach())
-            return Recognition(self.linear_head(features), rotation_scores, features, beside)
+            return Recognition(self.classifier(features), rotation_scores, features)
 
     def channels_last(self) -> Self:
         """The same model with its convolutions' weights in channels-last layout, for tensor cores."""
@@ -90,10 +76,9 @@ def build_recognition_model(
     seed: int,
     scale: float = 10.0,
     rotations: bool = False,
-    linear: bool = False,
 ) -> RecognitionModel:
     """A new model whose initial weights depend on the seed alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = backbones.build(name, **options)
-        return RecognitionModel(backbone, n_classes, scale=scale, rotations=rotations, linear=linear)
+        return RecognitionModel(backbone, n_classes, scale=scale, rotations=rotations)

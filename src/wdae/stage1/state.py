@@ -77,7 +77,6 @@ class Stage1State:
             seed=config.seed,
             scale=config.scale,
             rotations=config.rotation is not None,
-            linear=config.head == "linear",
         )
         self.model: RecognitionModel = model.to(device).channels_last()
         self.config, self.total_steps = config, total_steps
