@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image
+from PIL import Image, features
 
-from wdae.data.decode import decode, fit
+from wdae.data.decode import SUFFIXES, decode, fit
 
 
 def close(a: np.ndarray, b: np.ndarray, levels: float) -> bool:
@@ -94,6 +96,38 @@ def test_other_formats(draw, encode, form):
     options = {"lossless": True} if form == "WEBP" else {}
     picture = draw(7)
     assert close(decode(encode(picture, form, **options)), picture, 6 if form == "GIF" else 0)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without AVIF")
+def test_avif(draw, encode):
+    picture = draw(7, 40, 64)
+    assert close(decode(encode(picture, "AVIF", quality=100, subsampling="4:4:4")), picture, 4)
+    assert ".avif" in SUFFIXES
+
+
+def test_heic_with_its_extra(draw):
+    heif = pytest.importorskip("pillow_heif", reason="needs the extra heic")
+    picture, out = draw(7, 64, 96), io.BytesIO()
+    heif.from_pillow(Image.fromarray(picture)).save(out, quality=-1, chroma=444)
+    assert close(decode(out.getvalue()), picture, 4)
+    assert ".heic" in SUFFIXES
+
+
+def test_heic_without_it_is_named():
+    """In an interpreter of its own, where the library cannot be found."""
+    data = b"\0\0\0\x18ftypheic" + bytes(12)
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'pillow_heif' else find(name, *rest)\n"
+        "from wdae.data.decode import SUFFIXES, decode\n"
+        "from wdae.data.findings import left_out\n"
+        f"try: decode({data!r})\n"
+        "except Exception as error: print(error)\n"
+        "print(left_out(['a/IMG_1.HEIC']), '.heic' in SUFFIXES)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("HEIC is with: pip install 'wdae[heic]'") == 2
+    assert "a/IMG_1.HEIC" in done.stdout and done.stdout.rstrip().endswith("False")
 
 
 TURNS = {

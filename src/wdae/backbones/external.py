@@ -34,8 +34,7 @@ def _library(name: str, purpose: str) -> ModuleType:
     except Exception as error:  # as a torchvision made for another torch raises
         raise WdaeError(
             f"{purpose} needs {name}, which is installed but does not start: {_line(error)}. Often its"
-            " torchvision was made for another torch: install torch and torchvision together, or remove"
-            " torchvision"
+            " torchvision was made for another torch: install torch and torchvision together"
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from PIL import Image
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, channels_last
 
@@ -21,6 +22,8 @@ LARGEST = 4096
 """Of any option of a backbone."""
 LARGEST_SIDE = 1024
 """Of a backbone's pictures: memory grows with its square, and no weight of a file says how large they are."""
+
+_LONGEST = 16  # times its shorter side: longer pictures are cut before they are resized
 
 Colour = Annotated[tuple[Annotated[float, Field(gt=-1000, lt=1000)], ...], Field(min_length=3, max_length=3)]
 Spread = Annotated[tuple[Annotated[float, Field(gt=0, lt=1000)], ...], Field(min_length=3, max_length=3)]
@@ -140,12 +143,16 @@ class Preprocessing(Record):
             span = min(height, width) * side / from_side
             left, top = (width - span) / 2, (height - span) / 2
             return resample(picture, (left, top, left + span, top + span), side, self.interpolation)
-        # The box is given in pixels of the picture: of a strip, resizing all first would take any memory.
         tall = wide = from_side
         if self.fit == "shortest":
             short = min(height, width)
             tall, wide = (int(from_side * one / short) for one in (height, width))
         top, left = (self._rounded((one - side) / 2) for one in (tall, wide))
+        if max(tall, wide) <= _LONGEST * from_side:  # as libraries do, to the last bit
+            how = Image.Resampling[self.interpolation.upper()]
+            resized = Image.fromarray(picture).resize((wide, tall), how)
+            return np.asarray(resized.crop((left, top, left + side, top + side)))
+        # Of a strip, resizing all of it first would take any memory.
         down, across = height / tall, width / wide
         box = (left * across, top * down, (left + side) * across, (top + side) * down)
         return resample(picture, box, side, self.interpolation)

@@ -6,21 +6,29 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError, features
 
 from wdae.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_AVIF = bool(features.check("avif"))
+_HEIC = find_spec("pillow_heif") is not None
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(["AVIF"] * _AVIF), *(["HEIF"] * _HEIC))
 """All that Pillow is let near: among the rest are formats that run other programs, such as PostScript."""
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+    | ({".avif"} if _AVIF else set())
+    | ({".heic", ".heif", ".hif"} if _HEIC else set())
+)
+HEIC_ADVICE = "pip install 'wdae[heic]'"
 
 MAX_PIXELS = 2**26
 """Larger pictures are refused from their header; JPEGs, decoded at a fraction, at twice that."""
@@ -66,7 +74,8 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
     except Image.DecompressionBombError as error:
         raise DataError(f"{error}; at most {MAX_PIXELS} pixels are accepted") from error
     except UnidentifiedImageError as error:
-        raise DataError(f"not a picture that is read ({', '.join(FORMATS)})") from error
+        advice = f"; HEIC is with: {HEIC_ADVICE}" if _is_heic(data) else ""
+        raise DataError(f"not a picture that is read ({', '.join(FORMATS)}){advice}") from error
     except Exception as error:  # decoders raise anything at all on malformed input
         raise DataError(f"cannot be decoded: {str(error)[:200]}") from error
 
@@ -122,8 +131,18 @@ def _is_turned(data: bytes) -> bool:
         return bool(image.getexif().get(_ORIENTATION, 1) != 1)
 
 
+def _is_heic(data: bytes) -> bool:
+    return data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1")
+
+
 def _with_pillow(data: bytes, at_least: int | None) -> Pixels:
-    with _quiet(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    kinds = tuple(kind for kind in FORMATS if kind != "HEIF")
+    if _HEIC and _is_heic(data):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False)
+        kinds = ("HEIF",)
+    with _quiet(), Image.open(io.BytesIO(data), formats=kinds) as image:
         _check_size(*image.size, data)  # opening reads the header only; of several frames one is decoded
         if at_least is not None:
             image.draft(None, (at_least, at_least))

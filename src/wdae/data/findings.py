@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wdae.data.decode import FORMATS, SUFFIXES
+from wdae.data.decode import FORMATS, HEIC_ADVICE, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileSource
 from wdae.errors import DataError, StorageError, listed
@@ -94,11 +94,13 @@ def pictures_in(path: Path, others: list[str] | None = None) -> list[str]:
 def left_out(others: Sequence[str]) -> str:
     """A sentence about the files of other kinds in a folder of pictures.
 
-    >>> left_out(["cat/IMG_1.HEIC"])
-    '1 left out, not of a kind that is read (JPEG, PNG, WEBP, GIF, BMP, TIFF): cat/IMG_1.HEIC'
+    >>> print(left_out(["cat/IMG_1.HEIC"]))
+    1 left out, not of a kind that is read (JPEG, ...): cat/IMG_1.HEIC; HEIC is with: pip install 'wdae[heic]'
     """
     kinds = ", ".join(FORMATS)
-    return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}"
+    heic = any(name.lower().endswith((".heic", ".heif", ".hif")) for name in others)
+    advice = f"; HEIC is with: {HEIC_ADVICE}" if heic else ""
+    return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}{advice}"
 
 
 def read_csv(file: Path) -> list[list[str]]:
