@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import wdae.nn.posterior as module
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import Posterior
+from wdae.nn.posterior import Posterior, likeliest
 
 N, n, K, D, A = 7, 3, 12, 5, 14
 
@@ -122,3 +123,16 @@ def test_many_classes_are_learned_on_in_blocks(monkeypatch: pytest.MonkeyPatch) 
     for rows in (torch.tensor([0, 1]), torch.tensor([2])):
         alone = posterior.weights(start, offsets, base, rows, shots[:, rows])
         torch.testing.assert_close(found[:, rows], alone[:, rows])
+
+
+def test_all_classes_from_their_images_are_logistic_regression_without_a_prior(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_STEPS", 2000)
+    labels = torch.arange(4).repeat_interleave(15)
+    rows = unit(randn(4, D, seed=6)[labels] + 0.8 * randn(60, D, seed=7))
+    found = likeliest(rows, labels, torch.zeros(4, D), strength=0.5)
+    rival = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-9, max_iter=5000).fit(rows, labels)
+    torch.testing.assert_close(found, torch.from_numpy(rival.coef_).float(), atol=2e-3, rtol=0)
+    means = 8 * torch.stack([unit(rows[labels == c].mean(0)) for c in range(4)])
+    torch.testing.assert_close(likeliest(rows, labels, means, strength=1e6), means, atol=1e-3, rtol=0)

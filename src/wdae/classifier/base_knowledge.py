@@ -65,7 +65,8 @@ class BaseKnowledge:
         scale: γ of the base classifier, for a method without a balance.
         graph: of the base classes, if there is a GNN denoiser; spares building it.
         info: provenance, recipe, how labels are to be read; JSON values.
-        held_out: pictures that nothing was learned from; None where there were none, and in older models.
+        held_out: pictures that the calibration was found on; base weights that were learned with the model
+            have seen them since. None where there were none, and in older models.
         detector: tells what resembles no class; None likewise.
 
     >>> from wdae.methods import InitialEstimate

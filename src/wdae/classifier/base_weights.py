@@ -10,9 +10,11 @@ from torch import Tensor
 
 from wdae.bank import ClassSet
 from wdae.nn.cosine import CosineClassifier, unit
+from wdae.nn.posterior import likeliest
 
 _BATCH = 256
 _RATE = 0.02
+_FEW_IMAGES = 1000  # in all; as many are told apart on held-out ones, and have time to be learned in steps
 _MOST_OPERATIONS = 4e12  # a minute or two of one core; beyond, class means do nearly as well
 
 
@@ -21,14 +23,18 @@ def learn_weights(
 ) -> tuple[Tensor, float]:
     """Base weights ``[N, D]`` and γ, by cross-entropy from the class means on.
 
-    Where held-out images tell them apart worse by the learned weights than by the means, the means are kept:
-    with few images a class, learning is no gain.
+    From few images they are the likeliest weights with the means as a prior. From more, the means are kept
+    where held-out images are told apart worse by the learned weights than by them.
     """
     means = train.unit_means()
     cost = 6.0 * len(train.features) * train.n_classes * train.dim
     epochs = min(epochs, int(_MOST_OPERATIONS / cost))
     if train.n_classes < 2 or not epochs:
         return means, scale
+    if len(train.features) < _FEW_IMAGES:
+        found = likeliest(unit(train.features.float()), train.labels, scale * means.float())
+        lengths = torch.linalg.vector_norm(found, dim=1)
+        return unit(found), max(1.0, float(lengths.mean()))
     classifier = CosineClassifier(train.n_classes, train.dim, scale)
     with torch.no_grad():
         classifier.weight.copy_(means)

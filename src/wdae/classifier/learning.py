@@ -95,6 +95,7 @@ def learn_from_bank(
         raise RecipeError("give a trained method or a recipe to train one by, not both")
     if not bank.has(Part.BASE_TRAIN):
         raise BankError("the bank has no base-train images to learn a model from")
+    learned_here = bank.base_weights is None
     bank = _with_weights(bank, config)
     seed = derive_seed(config.seed, "learn")
     played = bank
@@ -118,7 +119,31 @@ def learn_from_bank(
         played = bank
         found = _balanced_estimate(bank, seed)
         facts["denoiser"] = "none, as asked for" if method is not None else reason
-    return Model(_knowledge(found, bank, played, config, {**facts, **(info or {})}, outliers))
+    facts |= info or {}
+    knowledge = _knowledge(found, bank, played, config, facts, outliers)
+    return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
+
+
+def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) -> BaseKnowledge:
+    """Base weights learned anew from all images, once nothing is left to be found on those held out."""
+    if not bank.has(Part.BASE_HELD_OUT):
+        return base
+    train = bank.select(Part.BASE_TRAIN)
+    means = torch.allclose(base_classes(bank).weights, train.unit_means(torch.float32), atol=1e-4)
+    parts = bank.parts.masked_fill(bank.parts == Part.BASE_HELD_OUT.code, Part.BASE_TRAIN.code)
+    bank = replace(bank, parts=parts)
+    train, method, graph = bank.select(Part.BASE_TRAIN), base.method, base.graph
+    if isinstance(method, WDAE) and method.space is not None:
+        steps = base.info.get("recipe", {}).get("space", {}).get("refit_steps", _REFIT_STEPS)
+        method.space = with_base_weights(method.space, bank, steps, derive_seed(config.seed, "learn"))
+        weights = method.space.weights
+    else:
+        epochs = 0 if means else config.weight_epochs  # where learning was no gain, means again
+        found, _ = learn_weights(train, None, epochs, derive_seed(config.seed, "base weights"))
+        weights = unit(found.float())
+    if isinstance(method, WDAE) and graph is not None:
+        graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
+    return replace(base, weights=weights, counts=train.counts, graph=graph)
 
 
 def _knowledge(

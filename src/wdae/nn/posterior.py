@@ -10,7 +10,10 @@ from torch import Tensor
 
 FEWEST = 10
 """Shots from which on a class is learned on; on validation classes fewer gained nothing."""
+STRENGTH = 0.3
+"""λ, chosen on validation classes."""
 _STEPS = 30
+_NEVER = 1e9  # minus the score of a class that there is none of
 _TOGETHER = 64  # classes that are learned on at once, the others standing still
 _BASE_SHARE = 0.1  # what the base images of a class count, all together, beside the shots of a novel class
 _POWER_STEPS = 6
@@ -34,7 +37,7 @@ class Posterior:
 
     anchors: Tensor
     n_base: int
-    strength: float = 0.3
+    strength: float = STRENGTH
 
     @torch.no_grad()
     def weights(
@@ -83,6 +86,19 @@ class Posterior:
         """``[E, A]``: all images of a base class count a part of the shots of a novel one."""
         each = _BASE_SHARE * weight.sum(1, keepdim=True) / n_classes * self.n_base / len(self.anchors)
         return each.expand(-1, len(self.anchors))
+
+
+@torch.no_grad()
+def likeliest(features: Tensor, labels: Tensor, start: Tensor, strength: float = STRENGTH) -> Tensor:
+    """Logistic regression with given weights as its prior mean, all classes learned from their images.
+
+    Shapes: features ``[M, D]``, unit rows; labels ``[M]``; start (as long as scores want it) ``[N, D]`` →
+    ``[N, D]``.
+    """
+    rows, n = features.double().unsqueeze(0), len(start)
+    ones = rows.new_ones(rows.shape[:2])
+    problem = _Problem(rows, F.one_hot(labels, n).double(), ones, -_NEVER * ones, rows.new_zeros(1, 1, n))
+    return problem.solve(start.double().unsqueeze(0), strength)[0].to(start.dtype)
 
 
 @dataclass(frozen=True, eq=False)
