@@ -408,6 +408,8 @@ def _rehearse(
     plda: PLDA, stages: Sequence[tuple[list[_Pictures], _Pictures]], n_shot: int, seed: int
 ) -> Rehearsal | None:
     """Episodes in which some of the pseudo-novel classes are added, the others never seen."""
+    if not stages:
+        return None
     generator = torch.Generator().manual_seed(seed)
     ratios: dict[str, list[Tensor]] = {"own": [], "base": [], "unseen": []}
     others: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {"own": [], "base": [], "unseen": []}
