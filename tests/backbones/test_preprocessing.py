@@ -327,3 +327,17 @@ def test_absent_libraries_keep_their_advice(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(WdaeError, match="pip install timm"):
         load_backbone("timm:resnet18")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_there(at_work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photo = str(next((at_work / "photos" / "n1").iterdir()))
+    name = "eyes_of_mine:net"
+    assert run_app(root(), ["learn", "photos", "-o", "m", "--backbone", name, "--device", "cuda"]) == 2
+    assert "no usable GPU" in capsys.readouterr().err
+    words = ["learn", "photos", "-o", "m", "--backbone", name, "--method", "initial-estimate"]
+    assert run_app(root(), [*words, "--device", "cpu"]) == 0
+    for command in (["predict", "m", photo], ["add", "m", "--class", "d", photo]):
+        assert run_app(root(), [*command, "--trust", name, "--device", "cuda:3"]) == 2
+        assert "no usable GPU" in capsys.readouterr().err
+        assert run_app(root(), [*command, "--trust", name, "--device", "auto"]) == 0

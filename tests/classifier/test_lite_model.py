@@ -101,5 +101,5 @@ def test_the_shipped_balance(model: Model) -> None:
     balance = model.base.calibration
     assert set(balance.slopes) == {1, 2, 5, 10, 20}
     assert all(abs(offset) < 49 for offset in balance.offsets.values())  # within what is looked at
-    assert "Measured once" in (ASSETS / "lite0" / "README.md").read_text()
+    assert "It has seen ImageNet" in (ASSETS / "lite0" / "README.md").read_text()
     assert torch.linalg.vector_norm(model.base.weights, dim=1).sub(1).abs().max() < 1e-5
