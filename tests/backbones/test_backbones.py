@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from wdae import backbones
+from wdae.backbones.embed import folded
 from wdae.errors import RecipeError, WdaeError
 
 SIZES = {  # name: features, parameters, side after the last stage at the default size
@@ -71,6 +72,28 @@ def test_resnet10_features_take_both_signs_and_resnet12_average_positions() -> N
         hidden = stage(hidden)
     assert hidden.shape[-2:] == (4, 4)
     assert torch.allclose(net(images), F.adaptive_avg_pool2d(hidden, 1).flatten(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["conv4-64", "resnet12-512", "resnet10", "wrn-28-10"])
+def test_a_folded_backbone_gives_the_same_features(name: str) -> None:
+    torch.manual_seed(0)
+    options = {"depth": 10, "widen": 1} if name.startswith("wrn") else {}
+    backbone = backbones.build("wide-resnet" if options else name, image_size=32, **options)
+    with torch.no_grad():
+        for part in backbone.modules():
+            if isinstance(part, torch.nn.BatchNorm2d):
+                for values in (part.weight, part.bias, part.running_mean, part.running_var):
+                    values.uniform_(0.5, 1.5)
+        images = torch.randn(3, 3, 32, 32)
+        quick = folded(backbone.train())
+        assert not quick.training and backbone.training
+        plain = backbone.eval()(images)
+        assert torch.allclose(quick(images), plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
+    left, before = (
+        sum(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())
+        for network in (quick, backbone)
+    )
+    assert left == 0 if name.startswith("resnet") else left <= before
 
 
 def test_flops_of_a_plain_count() -> None:

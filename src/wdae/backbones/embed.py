@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from wdae.backbones.base import Backbone
 from wdae.config.augment import AugmentConfig
@@ -115,3 +118,16 @@ def eager_features(backbone: Backbone, images: Tensor) -> Tensor:
     for stage in backbone.stages:
         hidden = stage.forward(hidden)
     return backbone.pooled(hidden)
+
+
+def folded(backbone: Backbone) -> Backbone:
+    """A copy for evaluation, each BatchNorm folded into the convolution before it: the same features to
+    rounding, a few to ten percent faster on CPUs.
+    """
+    copied = deepcopy(backbone).eval()
+    for part in list(copied.modules()):
+        if type(part) is nn.Sequential:
+            for place, (conv, norm) in enumerate(pairwise(list(part))):
+                if type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d:
+                    part[place], part[place + 1] = fuse_conv_bn_eval(conv, norm), nn.Identity()
+    return copied

@@ -146,10 +146,13 @@ class PictureBackbone:
 
     @cached_property
     def _placed(self) -> tuple[Backbone, torch.device]:
-        """The network where it computes, and the device."""
+        """The network where it computes, and the device. Ours are folded; others stay as they are."""
+        from wdae.backbones.embed import folded
         from wdae.runtime.device import pick_device
 
         device = pick_device(self.device)
+        if ":" not in self.name:
+            return folded(self.network).to(device), device
         return self.network if device.type == "cpu" else copy.deepcopy(self.network).to(device), device
 
     @cached_property
