@@ -27,7 +27,8 @@ Two points are what people are promised. Shares found on half of the validation 
 to a tenth more than was allowed, so that 1.75 keep the promise for classes that come later.
 """
 
-SMALLEST, LARGEST = 0.001, 0.9
+SMALLEST, LARGEST = 0.001, HALF
+"""Where classes are far apart any share would do; more than half is nobody's default."""
 _SCORES = 3e7  # base scores that a share is found on
 _EPISODES, _QUERIES = 64, 500  # to adapt to shots takes longer than to score base images
 _CHUNK = 16
@@ -92,8 +93,8 @@ def _share(margins: Tensor, n_way: int, allowed: float) -> float:
     """The largest share that turns no more than what is allowed of the queries to novel classes.
 
     >>> margins = torch.cat([torch.arange(-9.0, 1.0), torch.full((490,), -torch.inf)])
-    >>> _share(margins, n_way=5, allowed=0.002)  # one may be: all stay that are more than 1 behind
-    0.7311
+    >>> _share(margins, n_way=5, allowed=0.002), _share(margins + 3, 5, 0.002)
+    (0.5, 0.1192)
     """
     n_lost = int(allowed * n_way / WAYS * len(margins))
     first = margins.topk(min(n_lost + 1, len(margins))).values[-1]  # the first that must stay

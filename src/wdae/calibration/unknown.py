@@ -380,13 +380,13 @@ def _rehearsed(made: Detector, given: Sequence[_Stage], seed: int) -> Detector:
             return _Pictures(vectors, share_below(made.known, ratios), made.ordinary(rows))
 
         stages.append(([pictures(rows) for rows in stage.classes], pictures(stage.known)))
+    unseen = [some for classes, _ in stages for some in classes]
+    if not unseen:
+        return made
     found = {}
     for n_shot in SHOTS:
         if one := _rehearse(made.plda, stages, n_shot, derive_seed(seed, "unknown", n_shot)):
             found[n_shot] = one
-    unseen = [some for classes, _ in stages for some in classes]
-    if not unseen:
-        return made
     alone = _joined(*_alone(_Pictures.joined(unseen)))
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
     return replace(made, rehearsals=found, figures=figures)
