@@ -14,6 +14,7 @@ from wdae.calibration.outlier_pictures import draw_outliers
 from wdae.classifier.learn_job import LearnJob, Work
 from wdae.classifier.picture_backbone import PictureBackbone, of_stage1
 from wdae.data import ImageSet
+from wdae.data.findings import warn_left_out
 from wdae.errors import WdaeError
 from wdae.parts import Part
 from wdae.runs.progress import progress
@@ -92,6 +93,7 @@ def picture_bank(
                 put_away()
     put_away()
     at = torch.cat([part["rows"] for part in kept]).numpy()
+    warn_left_out(images, at)
     found = torch.cat([part["features"] for part in kept])
     return FeatureBank.build(found, images.labels[at], images.class_names, images.parts[at], weights, scale)
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from wdae.data.decode import FORMATS, HEIC_ADVICE, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileSource
 from wdae.errors import DataError, StorageError, listed
 from wdae.parts import Part
+from wdae.printing import warn
 from wdae.storage.files import text_lines
 
 
@@ -101,6 +103,12 @@ def left_out(others: Sequence[str]) -> str:
     heic = any(name.lower().endswith((".heic", ".heif", ".hif")) for name in others)
     advice = f"; HEIC is with: {HEIC_ADVICE}" if heic else ""
     return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}{advice}"
+
+
+def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64]) -> None:
+    """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
+    for row in np.setdiff1d(np.arange(len(images)), read).tolist():
+        warn(f"left out, cannot be read: {images.describe(row)}")
 
 
 def read_csv(file: Path) -> list[list[str]]:

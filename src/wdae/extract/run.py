@@ -22,6 +22,7 @@ from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
 from wdae.data import ImageSet, pixels
+from wdae.data.findings import warn_left_out
 from wdae.data.layouts import open_dataset
 from wdae.data.stream import stream
 from wdae.errors import ModelError
@@ -215,6 +216,7 @@ def _assemble(
     chunks = load_parts([_chunk(work, start) for start in range(0, count, config.chunk)], len(images))
     features = torch.cat([chunk["features"] for chunk in chunks])
     rows = torch.cat([chunk["rows"] for chunk in chunks]).numpy()
+    warn_left_out(images, rows)
     info: dict[str, Any] = {
         "source": images.name,
         "backbone": model.card["backbone"] if model else config.backbone,
