@@ -23,7 +23,7 @@ LARGEST = 4096
 LARGEST_SIDE = 1024
 """Of a backbone's pictures: memory grows with its square, and no weight of a file says how large they are."""
 
-_LONGEST = 16  # times its shorter side: longer pictures are cut before they are resized
+_MOST_PIXELS = 2**24  # of a resized picture; one that would have more is cut before it is resized
 
 Colour = Annotated[tuple[Annotated[float, Field(gt=-1000, lt=1000)], ...], Field(min_length=3, max_length=3)]
 Spread = Annotated[tuple[Annotated[float, Field(gt=0, lt=1000)], ...], Field(min_length=3, max_length=3)]
@@ -148,7 +148,7 @@ class Preprocessing(Record):
             short = min(height, width)
             tall, wide = (int(from_side * one / short) for one in (height, width))
         top, left = (self._rounded((one - side) / 2) for one in (tall, wide))
-        if max(tall, wide) <= _LONGEST * from_side:  # as libraries do, to the last bit
+        if tall * wide <= _MOST_PIXELS:  # as libraries do, to the last bit
             how = Image.Resampling[self.interpolation.upper()]
             resized = Image.fromarray(picture).resize((wide, tall), how)
             return np.asarray(resized.crop((left, top, left + side, top + side)))
