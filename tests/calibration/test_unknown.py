@@ -85,6 +85,22 @@ def test_without_validation_classes_base_classes_play_unknown(bank: FeatureBank)
     assert fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=0)) is None
 
 
+def test_strays_are_found_at_few_false_warnings(bank: FeatureBank, detector: Detector) -> None:
+    pool = bank.select(Part.NOVEL)
+    sound, strange = [], []
+    for c in range(12):
+        for start in range(0, 60, 5):
+            rows = pool.of_class(c)[start : start + 5]
+            sound.append(bool((detector.agreement(rows) < detector.stray(5)).any()))
+            rows = torch.cat([rows[1:], pool.of_class((c + 5) % 12)[start : start + 1]])
+            strange.append(bool(detector.agreement(rows)[-1] < detector.stray(5)))
+    assert sum(sound) / len(sound) < 0.15
+    assert sum(strange) / len(strange) > 2 * sum(sound) / len(sound)
+    assert detector.stray(2) == -torch.inf and detector.stray(7) == pytest.approx(
+        min(max(detector.stray(7), min(detector.strays.values())), max(detector.strays.values()))
+    )
+
+
 def test_shares_below_against_counting() -> None:
     curve = tuple(float(i) for i in range(11))
     values = torch.tensor([-3.0, 0.0, 2.5, 10.0, 99.0])
@@ -129,16 +145,17 @@ def test_only_some_classes_leave_the_others_unknown(bank: FeatureBank) -> None:
         ("alone", lambda t: t + 1),
         ("own", lambda t: t[:, :5]),
         ("power", lambda t: t - 9),
+        ("strays", lambda t: t[:2]),
         ("shots", lambda t: t + 1),
         ("exponent", lambda t: -t),
     ],
 )
 def test_a_forged_detector_is_refused(detector: Detector, name: str, forge: object) -> None:
     kept = detector.tensors()
-    assert Detector.of_tensors(kept, detector.counts, 24).known == pytest.approx(detector.known, rel=1e-5)
+    assert Detector.of_tensors(kept, 30, 24).known == pytest.approx(detector.known, rel=1e-5)
     assert callable(forge)
     with pytest.raises((ValueError, RuntimeError)):
-        Detector.of_tensors(kept | {name: forge(kept[name])}, detector.counts, 24)
+        Detector.of_tensors(kept | {name: forge(kept[name])}, 30, 24)
 
 
 def test_a_model_with_half_a_detector_is_refused(bank: FeatureBank, tmp_path: Path) -> None:

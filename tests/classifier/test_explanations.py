@@ -7,9 +7,12 @@ import math
 import pytest
 import torch
 
+from wdae.bank import FeatureBank
 from wdae.classifier import BaseKnowledge, Model
-from wdae.classifier.explain import explain
+from wdae.classifier.explain import explain, warnings_about
+from wdae.classifier.trial import CONFUSED, Tryout, expected, trial
 from wdae.nn.graph import build_graph
+from wdae.parts import Part
 
 Newcomers = dict[str, torch.Tensor]
 
@@ -58,12 +61,51 @@ def test_an_example_of_another_class_is_out_of_place(base: BaseKnowledge, newcom
     assert "OUT OF PLACE" in found.as_text()
 
 
-def test_a_class_that_is_there_already_is_warned_of(base: BaseKnowledge, newcomers: Newcomers) -> None:
+def test_a_class_that_is_there_already_is_warned_of(
+    base: BaseKnowledge, newcomers: Newcomers, small_bank: FeatureBank
+) -> None:
     model = Model(base)
-    model.add({"again": base.weights[3:4] + 0.01})
-    assert any(
-        f"nearly coincides with {base.names[3]!r}" in line for line in explain(model, "again").warnings
-    )
-    assert explain(model, "again").confusable[0].name == base.names[3]
+    model.add({"again": small_bank.select(Part.BASE_HELD_OUT).of_class(3)[:5]})
+    found = explain(model, "again")
+    assert any(f"nearly coincides with {base.names[3]!r}" in line for line in found.warnings)
+    assert found.trial.confusions[0].name == base.names[3] and found.trial.confusions[0].share >= CONFUSED
     model.add({"other": newcomers["new 1"][:5], "twin": newcomers["new 1"][5:10]})
     assert explain(model, "twin").confusable[0].name == "other"
+    assert any("nearly coincides with 'other'" in line for line in warnings_about(model, "twin"))
+    assert not any("nearly" in line for line in warnings_about(model, "twin", try_out=False))
+
+
+def test_sound_classes_are_seldom_warned_of(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    model = Model(base)
+    model.add({name: rows[:10] for name, rows in newcomers.items()})
+    warned = [name for name in newcomers if any("nearly" in line for line in warnings_about(model, name))]
+    assert len(warned) <= 2
+
+
+def test_a_trial_leaves_examples_out_one_by_one(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    rows = {name: newcomers[name][:4] for name in ("new 0", "new 1")}
+    model = Model(base)
+    model.add(rows)
+    found = trial(model, "new 0")
+    right = 0
+    for i in range(4):  # the slow way: a model that never had the example
+        other = Model(base)
+        other.add({**rows, "new 0": torch.cat([rows["new 0"][:i], rows["new 0"][i + 1 :]])})
+        right += int(other.scores(rows["new 0"][i : i + 1]).argmax(1)) == other.names.index("new 0")
+    assert (found.n, found.right) == (4, right)
+    assert model.shots("new 0") == 4 and model.head.names == model.names
+
+
+def test_what_to_expect_of_a_class(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    assert base.calibration.figures["accuracy_added_5"] >= base.calibration.figures["accuracy_added_1"] - 0.1
+    model = Model(base)
+    model.add({name: rows[:5] for name, rows in newcomers.items()})
+    for name, rows in newcomers.items():
+        found = explain(model, name)
+        assert found.expected is not None and 0 < found.expected.now <= found.expected.more < 1
+        worse = expected(model, name, Tryout(5, 0, ()))
+        assert worse is not None and worse.now <= found.expected.now
+        assert "is it enough?" in found.as_text() and len(rows) == 20
+        usual, own = base.calibration.figures["accuracy_added_5"], found.trial.right / found.trial.n
+        assert min(usual, own) - 0.1 <= found.expected.now <= max(usual, own) + 0.1
+    assert explain(model, base.names[0]).expected is None

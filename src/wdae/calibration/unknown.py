@@ -19,7 +19,7 @@ from torch import Tensor
 from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.probabilities import QUANTILES, minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
-from wdae.methods.calibration import WAYS, interpolate
+from wdae.methods.calibration import WAYS, interpolate, step_for
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA, class_means
 from wdae.parts import Part
@@ -27,14 +27,16 @@ from wdae.runtime.randomness import derive_seed
 
 SHOTS = (1, 2, 5, 10, 20)
 """Numbers of shots that pseudo-novel classes are played with."""
-RATE = 0.05
-"""The rate of false alarms that figures are measured at."""
+STRAYS = (3, 5, 10)
+"""Numbers of examples among which one may be a stray."""
+RATE = FALSE_WARNINGS = 0.05
+"""The rate of false alarms, and of warnings, that figures are measured at."""
 
 SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
 _MOST = 20_000  # pictures that PLDA is fitted on
-_EPISODES, _QUERIES, _PICTURES = 60, 15, 60
+_EPISODES, _QUERIES, _PICTURES, _CLASSES = 60, 15, 60, 300
 _OUTLIER_SHARE = 0.1  # of all false alarms that may come of the test for pictures of nothing
 _RIDGE = 1e-3
 _STEEPEST = 3.0  # log of the largest exponent
@@ -86,6 +88,8 @@ class Detector:
         known: quantiles of the ratio of held-out base pictures to their likeliest base class.
         alone: quantiles of their familiarity while nothing is added.
         rehearsals: by number of shots.
+        strays: by number of examples of a class, the ratio of an example to the others below which it looks
+            out of place; the least of one sound class in twenty lies lower.
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
         figures: shares caught at RATE, on classes and pictures that nothing was learned from.
@@ -97,6 +101,7 @@ class Detector:
     known: Curve
     alone: Curve
     rehearsals: Mapping[int, Rehearsal] = field(default_factory=dict)
+    strays: Mapping[int, float] = field(default_factory=dict)
     outlier: Tensor | None = None
     outlying: Curve = ()
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -134,6 +139,17 @@ class Detector:
             allowed = added.ordinary[likest]
         return _joined(as_base, as_added, self.ordinary(features), allowed)
 
+    @torch.no_grad()
+    def agreement(self, features: Tensor) -> Tensor:
+        """Ratio of each example ``[k, D]`` of a class to the others ``[k]``."""
+        return _agreement(self.plda, self.plda.coordinates(features))
+
+    def stray(self, shots: int) -> float:
+        """The agreement below which one of so many examples looks out of place."""
+        if shots < min(STRAYS) or not self.strays:
+            return -math.inf
+        return step_for(shots, self.strays)
+
     def ordinary(self, features: Tensor) -> Tensor:
         """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test."""
         if self.outlier is None:
@@ -162,7 +178,7 @@ class Detector:
         return sum(value for key, value in self.figures.items() if key == "caught" or key[7:].isdigit())
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a model's file; counts are elsewhere in it, figures belong to the balance."""
+        """For a model's file; figures belong to the balance."""
         plda, played = self.plda, [self.rehearsals[k] for k in sorted(self.rehearsals)]
         found = {
             "centre": plda.centre,
@@ -170,6 +186,7 @@ class Detector:
             "widths": plda.widths,
             "between": plda.between,
             "means": self.means.half(),
+            "counts": self.counts,
             "power": torch.tensor(plda.power),
             "equal_length": torch.tensor(plda.equal_length),
             "known": torch.tensor([self.known]),
@@ -179,20 +196,24 @@ class Detector:
             found["shots"] = torch.tensor(sorted(self.rehearsals))
             found |= {k: torch.tensor([getattr(one, k) for one in played]) for k in ("own", "base", "added")}
             found |= {k: torch.tensor([getattr(one, k) for one in played]) for k in ("caught", "exponent")}
+        if self.strays:
+            found["strays"] = torch.tensor([self.strays[k] for k in STRAYS])
         if self.outlier is not None:
             found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
         return found
 
     @classmethod
-    def of_tensors(cls, kept: Mapping[str, Tensor], counts: Tensor, dim: int) -> Detector:
+    def of_tensors(cls, kept: Mapping[str, Tensor], n_base: int, dim: int) -> Detector:
         """From a model's file, checked."""
         shapes = {"centre": (dim,), "projection": (dim, dim), "widths": (dim,), "between": (dim,)}
-        shapes |= {"means": (len(counts), dim), "outlier": (dim,)}
+        shapes |= {"means": (n_base, dim), "counts": (n_base,), "outlier": (dim,), "strays": (len(STRAYS),)}
         for name, shape in shapes.items():
             if name in kept and (kept[name].shape != shape or not bool(kept[name].isfinite().all())):
                 raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")
         if not 0 < float(kept["power"]) <= 1:
             raise ValueError(f"a detector of power {float(kept['power'])}")
+        if int(kept["counts"].min()) < 0:
+            raise ValueError("a detector with negative counts")
         if not bool((kept["widths"] > 0).all() and (kept["between"] >= 0).all()):
             raise ValueError("a detector with negative variances")
         rehearsals = {}
@@ -213,10 +234,11 @@ class Detector:
                 equal_length=bool(kept["equal_length"]),
             ),
             kept["means"].float(),
-            counts,
+            kept["counts"],
             _points(kept["known"])[0],
             _points(kept["alone"], 0, 1)[0],
             rehearsals,
+            dict(zip(STRAYS, kept["strays"].tolist(), strict=True)) if "strays" in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
             _points(kept["outlying"])[0] if "outlier" in kept else (),
         )
@@ -389,7 +411,37 @@ def _rehearsed(made: Detector, given: Sequence[_Stage], seed: int) -> Detector:
             found[n_shot] = one
     alone = _joined(*_alone(_Pictures.joined(unseen)))
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
-    return replace(made, rehearsals=found, figures=figures)
+    strays, noticed = _strays(made.plda, [classes for classes, _ in stages], derive_seed(seed, "strays"))
+    return replace(made, rehearsals=found, strays=strays, figures=figures | noticed)
+
+
+def _strays(
+    plda: PLDA, stages: Sequence[list[_Pictures]], seed: int
+) -> tuple[dict[int, float], dict[str, float]]:
+    """How little an example agrees with the others in one sound class of twenty; strays noticed by that."""
+    generator = torch.Generator().manual_seed(seed)
+    found, figures = {}, {}
+    for size in STRAYS:
+        sound, strange = [], []
+        for number in range(_CLASSES):
+            able = [some.vectors for some in stages[number % len(stages)] if len(some.vectors) >= size]
+            if len(able) < 2:
+                return {}, {}
+            mine, other = (able[i] for i in torch.randperm(len(able), generator=generator)[:2].tolist())
+            rows = mine[torch.randperm(len(mine), generator=generator)[:size]]
+            sound.append(_agreement(plda, rows).min())
+            rows = torch.cat([rows[1:], other[torch.randint(len(other), (1,), generator=generator)]])
+            strange.append(_agreement(plda, rows)[-1])
+        found[size] = float(torch.stack(sound).quantile(FALSE_WARNINGS))
+        figures[f"strays_{size}"] = float((torch.stack(strange) < found[size]).double().mean())
+    return found, figures
+
+
+def _agreement(plda: PLDA, vectors: Tensor) -> Tensor:
+    """Ratio of each of the vectors ``[k, R]`` to the mean of the others ``[k]``."""
+    others = (vectors.sum(0) - vectors) / max(1, len(vectors) - 1)
+    counts = torch.full((len(vectors),), len(vectors) - 1)
+    return plda.ratios(vectors, others, counts).diagonal()
 
 
 def _few(images: ClassSet, c: int) -> Tensor:

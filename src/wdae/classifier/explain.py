@@ -7,23 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten, unknown_classes
+from wdae.classifier.trial import MORE, Expected, Tryout, coinciding, expected, trial
 from wdae.nn.cosine import unit
 from wdae.printing import printable
 
-# Chosen on validation classes, for warnings about one sound class in twenty (scripts/choose_thresholds.py).
 OUT_OF_PLACE = 0.65
-"""An example that agrees with the others less than this share of what is usual among them is out of place."""
+"""In models without a detector, an example that agrees with the others less than this share of what is usual
+among them is out of place (chosen on validation classes: scripts/choose_thresholds.py)."""
 
-_USUAL = (
-    0.63  # share of base pictures that are less like their own class than a new class may be like another
-)
-_COINCIDES = 0.67  # similarity to another class that is too near, where no base images say what is
 _NEIGHBOURS, _TEMPERATURE = 10, 5.0
-_EXAMPLES = 8  # drawn
+_EXAMPLES, _CONFUSIONS = 8, 3  # drawn, and shown
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,8 @@ class Explanation:
         step: ε of its number of shots; None for a base class, and without a denoiser.
         moved: degrees between its initial estimate and its weight; None likewise.
         own_probability: what the class itself gets at its centre.
+        trial: pictures of it that it has not learned from, and what they are taken for.
+        expected: accuracy to expect of an added class, now and with more examples, where it is known.
         listens: whether classes exchange messages with their neighbours: the model has a graph network.
     """
 
@@ -74,6 +72,8 @@ class Explanation:
     confusable: tuple[Confusable, ...]
     examples: tuple[ExampleView, ...]
     warnings: tuple[str, ...]
+    trial: Tryout
+    expected: Expected | None = None
     listens: bool = True
 
     @property
@@ -95,7 +95,8 @@ class Explanation:
         for n in self.neighbours:
             strength = f"{n.strength:6.1%}  " if self.listens else ""
             lines.append(f"  {strength}{shorten(n.name)}  (cosine {n.similarity:.2f})")
-        lines.append(f"\nat its centre it gets {self.own_probability:.1%}; it may be confused with:")
+        lines += ["", *self._tried()]
+        lines.append(f"\nat its centre it gets {self.own_probability:.1%}; the next classes there:")
         lines += [
             f"  {c.probability:6.1%}  {shorten(c.name)}  (cosine {c.similarity:.2f})" for c in self.confusable
         ]
@@ -107,6 +108,22 @@ class Explanation:
                 lines.append(f"  {i}: {printable(e.source) or 'vector'}{note}")
         lines += [f"\nwarning: {printable(line)}" for line in self.warnings]
         return "\n".join(lines)
+
+    def _tried(self) -> list[str]:
+        how = "held-out pictures" if self.is_base else "examples that were left out in turn"
+        lines = [f"tried out: {self.trial.right} of {self.trial.n} {how} are recognised"]
+        if not self.trial.n:
+            lines = ["not tried out: that takes two examples, or held-out pictures"]
+        lines += [
+            f"  {one.share:6.1%} of pictures of the two are mistaken for each other: {shorten(one.name)}"
+            for one in self.trial.confusions[:_CONFUSIONS]
+        ]
+        if self.expected is not None:
+            lines.append(
+                f"is it enough? about {self.expected.now:.0%} of its pictures will be recognised; with {MORE}"
+                f" examples more, about {self.expected.more:.0%}"
+            )
+        return lines
 
 
 @torch.no_grad()
@@ -153,7 +170,8 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         cosine = float((initial[place] * head.weights[place]).sum().clamp(-1, 1))
         moved = float(torch.rad2deg(torch.acos(torch.tensor(cosine))))
     examples = _examples(model, name)
-    warnings = tuple(_warnings(model, name, place, initial, examples))
+    tried = trial(model, name)
+    warnings = tuple(_warnings(name, tried, examples))
     return Explanation(
         name,
         is_base,
@@ -165,13 +183,21 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         confusable,
         examples,
         warnings,
+        tried,
+        expected(model, name, tried),
         listens=method is not None and method.denoiser.kind == "gnn",
     )
 
 
-def warnings_about(model: Model, name: str) -> list[str]:
-    """What a person who added a class should look at."""
-    return _warnings(model, name, model.names.index(name), model.head.initial, _examples(model, name))
+@torch.no_grad()
+def warnings_about(model: Model, name: str, *, try_out: bool = True) -> list[str]:
+    """What a person who added a class should look at.
+
+    Args:
+        try_out: look for classes that it coincides with, which takes some time a class.
+    """
+    tried = trial(model, name) if try_out else Tryout(0, 0, ())
+    return _warnings(name, tried, _examples(model, name))
 
 
 def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
@@ -179,29 +205,22 @@ def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
     if len(shown) < 2:
         return tuple(ExampleView(e.source, None, False) for e in shown)
     features = torch.stack([e.feature for e in shown])
-    others = unit(features.sum(0) - features)
-    agreement = (features * others).sum(1)
-    typical = float(agreement.median())
-    odd = [len(shown) >= 3 and a < OUT_OF_PLACE * typical for a in agreement.tolist()]
-    return tuple(ExampleView(e.source, a, o) for e, a, o in zip(shown, agreement.tolist(), odd, strict=True))
+    agreement = (features * unit(features.sum(0) - features)).sum(1)
+    detector = model.base.detector
+    if detector is not None and detector.strays:
+        odd = detector.agreement(features) < detector.stray(len(shown))
+    else:
+        odd = (agreement < OUT_OF_PLACE * agreement.median()) & (len(shown) >= 3)
+    views = zip(shown, agreement.tolist(), odd.tolist(), strict=True)
+    return tuple(ExampleView(example.source, value, out) for example, value, out in views)
 
 
-def _warnings(
-    model: Model, name: str, place: int, initial: Tensor, examples: tuple[ExampleView, ...]
-) -> list[str]:
+def _warnings(name: str, tried: Tryout, examples: tuple[ExampleView, ...]) -> list[str]:
     lines = []
-    head, calibration = model.head, model.base.calibration
-    # Nearer to another class than many pictures of base classes are to their own.
-    likeness = head.linear(initial[place][None])[0]
-    likeness[head.n_base :] -= head.prior
-    usual = calibration.threshold(_USUAL) if calibration.familiarity else _COINCIDES * calibration.gain
-    likeness[place] = -float("inf")
-    nearest = int(likeness.argmax())
-    if len(likeness) > 1 and float(likeness[nearest]) > usual:
-        cosine = float(head.weights[nearest] @ initial[place])
+    if (same := coinciding(tried)) is not None:
         lines.append(
-            f"{shorten(name)!r} nearly coincides with {shorten(model.names[nearest])!r} (cosine"
-            f" {cosine:.2f}), as pictures of one class do; is it the same class?"
+            f"{shorten(name)!r} nearly coincides with {shorten(same.name)!r}: {same.share:.0%} of pictures of"
+            " the two are mistaken for each other; is it the same class?"
         )
     for i, example in enumerate(examples):
         if example.out_of_place:

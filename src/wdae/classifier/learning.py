@@ -21,6 +21,7 @@ from wdae.classifier.base_knowledge import BaseKnowledge, HeldOut
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
+from wdae.classifier.trial import rehearse
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.evaluation.config import EvaluationConfig
@@ -121,6 +122,8 @@ def learn_from_bank(
         facts["denoiser"] = "none, as asked for" if method is not None else reason
     facts |= info or {}
     knowledge = _knowledge(found, bank, played, config, facts, outliers)
+    if found.balance is not None and (enough := rehearse(knowledge, bank, config.seed)):
+        found.balance = replace(found.balance, figures={**found.balance.figures, **enough})
     return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -407,6 +408,13 @@ class Model:
         if not names:
             raise ModelError("no classes to choose among; none was added to the model")
         return names
+
+    def without(self, name: str, row: int) -> Model:
+        """The model as it would be without one of the examples of a class; only to be asked."""
+        other = copy.copy(self)
+        other._state = {**self._state, name: tuple(r for r in self._state[name] if r != row)}
+        other._head = None
+        return other
 
     def _build_head(self) -> Head:
         base, names, n_base = self.base, self.names, len(self.base.names)

@@ -350,7 +350,7 @@ def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest)
         graph = ClassGraph(neighbours, similarities, method.inverse_temperature)
     held_out = _held_out(tensors, len(names), manifest.dim)
     kept = {k.removeprefix("unknown/"): v for k, v in tensors.items() if k.startswith("unknown/")}
-    detector = Detector.of_tensors(kept, counts, manifest.dim) if kept else None
+    detector = Detector.of_tensors(kept, len(names), manifest.dim) if kept else None
     return BaseKnowledge(
         names, weights, counts, method, manifest.scale, graph, manifest.info, held_out, detector
     )

@@ -89,7 +89,7 @@ def print_summary(facts: dict[str, Any], console: Console | None = None) -> None
         table.add_column("uncalibrated", justify="right")
         figures = facts["figures"]
         for key, value in figures.items():
-            if not key.endswith(_BEFORE) and not key.startswith("caught"):
+            if not key.endswith(_BEFORE) and not key.startswith(("caught", "strength")):
                 before = figures.get(key + _BEFORE)
                 table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
@@ -153,6 +153,11 @@ def label(figure: str) -> str:
         added = f", {what}-shot classes added" if what.isdigit() else ""
         unseen = "classes never seen" if added or not what else what
         return f"{unseen}{added}: share called unknown at {_percent(RATE)} false alarms"
+    if figure.startswith("strays_"):
+        size = figure.removeprefix("strays_")
+        return f"a stray among {size} examples: share noticed at {_percent(RATE)} false warnings"
+    if figure.startswith("accuracy_added_"):
+        return f"accuracy among all, {figure.removeprefix('accuracy_added_')}-shot classes added"
     if figure.startswith("ece_added_"):
         return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
     return _LABELS.get(figure, figure.replace("_", " "))

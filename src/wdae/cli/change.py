@@ -13,6 +13,8 @@ from wdae.printing import say, warn
 if TYPE_CHECKING:
     from wdae.classifier.model import Model as Classifier
 
+_TRIED_OUT = 20  # classes; of more at once, wdae explain tells
+
 
 def add(
     model: Model,
@@ -65,7 +67,7 @@ def add(
         new = changed.shots(name) - shots[name]
         again = f" ({len(rows) - new} were there already, or given twice)" if new < len(rows) else ""
         say(f"{name}: {new} examples added{again}, {changed.shots(name)} in all")
-        for line in warnings_about(changed, name):
+        for line in warnings_about(changed, name, try_out=len(found.features) <= _TRIED_OUT):
             warn(f"warning: {line}")
     for name, other in lookalikes([name for name in found.features if name not in known], known):
         warn(

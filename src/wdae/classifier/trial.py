@@ -1,0 +1,175 @@
+"""Classes tried out: which pictures of a class, left out or held out, are taken for another, and how many
+will be recognised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wdae.bank import FeatureBank
+from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.classifier.model import Model
+from wdae.methods.calibration import WAYS, step_for
+from wdae.parts import Part
+from wdae.runtime.randomness import derive_seed
+
+CONFUSED = 0.35
+"""Share of pictures of two classes taken for each other from which on they nearly coincide (chosen on
+validation classes, for warnings about one sound class in twenty)."""
+MORE = 5
+"""Pictures more, of which it is said what they would bring."""
+
+_MOST = 10  # examples of a class that are left out in turn
+_NEAREST = 3  # added classes whose examples are left out too
+_SHOTS, _EPISODES, _QUERIES = (1, 2, 5, 10, 20), 12, 15
+_STRONGEST = 40.0  # examples that what is known of other classes counts for at most
+_ACCURACY, _STRENGTH = "accuracy_added_", "strength_added_"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Another class, and the share of pictures of the two that are taken for each other."""
+
+    name: str
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Accuracy that is expected of an added class among all classes, now and with MORE examples more."""
+
+    now: float
+    more: float
+
+
+@dataclass(frozen=True)
+class Tryout:
+    """Pictures of a class that it has not learned from: how many, how many are recognised, and confusions."""
+
+    n: int
+    right: int
+    confusions: tuple[Confusion, ...]
+
+
+@torch.no_grad()
+def trial(model: Model, name: str) -> Tryout:
+    """Try a class out: an added one on its examples, each left out in turn, a base class on held-out ones.
+
+    >>> from wdae import learn, synthetic_bank
+    >>> bank = synthetic_bank(12, 0, 2, 30, 16, seed=0, held_out_per_class=10)
+    >>> model = learn(bank, method="initial-estimate")
+    >>> model.add({"okapi": bank.select(Part.NOVEL).of_class(0)[:5]})
+    >>> trial(model, "okapi").n, trial(model, model.names[0]).n
+    (5, 10)
+    """
+    place, head = model.names.index(name), model.head
+    own = _predicted(model, name)
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for other, count in zip(*own.unique(return_counts=True), strict=True):
+        if int(other) != place:
+            taken.setdefault(int(other), []).append((int(count), len(own)))
+    held_out = model.base.held_out
+    if held_out is not None and place >= head.n_base:
+        found = head.linear(held_out.features.float()).argmax(1)
+        counts = torch.bincount(held_out.labels, minlength=head.n_base)
+        for other, count in enumerate(
+            torch.bincount(held_out.labels[found == place], minlength=head.n_base).tolist()
+        ):
+            if count or (other in taken and int(counts[other])):
+                taken.setdefault(other, []).append((count, int(counts[other])))
+    similar = head.weights[head.n_base :] @ head.weights[place]
+    for near in similar.topk(min(_NEAREST + 1, len(similar))).indices.tolist():
+        other = head.n_base + near
+        if other != place and len(theirs := _predicted(model, model.names[other])):
+            count = int((theirs == place).sum())
+            if count or other in taken:
+                taken.setdefault(other, []).append((count, len(theirs)))
+    sides = 2 if len(own) else 1
+    confusions = [
+        Confusion(model.names[c], sum(k / n for k, n in pairs) / sides, sum(k for k, _ in pairs))
+        for c, pairs in taken.items()
+    ]
+    right = int((own == place).sum())
+    return Tryout(len(own), right, tuple(sorted(confusions, key=lambda one: -one.share)))
+
+
+def _predicted(model: Model, name: str) -> Tensor:
+    """The classes that pictures of a class are taken for that it has not learned from."""
+    rows, place = model.state.get(name, ()), model.names.index(name)
+    if place < model.head.n_base:
+        held_out = model.base.held_out
+        if held_out is None:
+            return torch.zeros(0, dtype=torch.int64)
+        return model.head.linear(held_out.features[held_out.labels == place].float()).argmax(1)
+    if len(rows) < 2:
+        return torch.zeros(0, dtype=torch.int64)
+    every = -(-len(rows) // _MOST)
+    found = [
+        model.without(name, row).head.best(model.examples[row].feature.unsqueeze(0)) for row in rows[::every]
+    ]
+    return torch.cat(found)
+
+
+def coinciding(found: Tryout) -> Confusion | None:
+    """The class that another one nearly coincides with, if there is one."""
+    worst = found.confusions[0] if found.confusions else None
+    return worst if worst is not None and worst.share >= CONFUSED and worst.count >= 2 else None
+
+
+@torch.no_grad()
+def rehearse(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, float]:
+    """Accuracies of pseudo-novel classes that are added to a model, for numbers of shots; its figures.
+
+    The strength is how many examples of a class of its own they are worth, from how much classes differ.
+    """
+    if len(bank.classes_of(Part.VALIDATION)) < WAYS:
+        return {}
+    pool, n_base = bank.select(Part.VALIDATION), len(base.names)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "enough"))
+    figures: dict[str, float] = {}
+    for n_shot in _SHOTS:
+        shares = []
+        for _ in range(_EPISODES if int(pool.counts.min()) > n_shot else 0):
+            classes = torch.randperm(pool.n_classes, generator=generator)[:WAYS].tolist()
+            orders = [torch.randperm(int(pool.counts[c]), generator=generator) for c in classes]
+            rows = [pool.of_class(c)[order] for c, order in zip(classes, orders, strict=True)]
+            model = Model(base)
+            model.add({f"pseudo-novel {i}": some[:n_shot] for i, some in enumerate(rows)})
+            for i, some in enumerate(rows):
+                asked = some[n_shot : n_shot + _QUERIES]
+                shares.append(float((model.head.best(asked) == n_base + i).double().mean()))
+        if shares:
+            values = torch.tensor(shares, dtype=torch.float64)
+            mean = float(values.mean().clamp(0.01, 0.99))
+            spread = max(float(values.var()) - mean * (1 - mean) / _QUERIES, 1e-4)
+            strength = min(max(mean * (1 - mean) / spread - 1, 1.0), _STRONGEST)
+            figures |= {f"{_ACCURACY}{n_shot}": mean, f"{_STRENGTH}{n_shot}": strength}
+    return figures
+
+
+def expected(model: Model, name: str, found: Tryout) -> Expected | None:
+    """What is to be expected of an added class, from other classes and from its own examples."""
+    figures = model.base.calibration.figures
+    means, strengths = (_by_shots(figures, key) for key in (_ACCURACY, _STRENGTH))
+    if not means or name in model.base.names:
+        return None
+    shots = model.shots(name)
+    usual, strength = step_for(shots, means), step_for(shots, strengths)
+    before = step_for(max(1, shots - 1), means)  # what was left out was asked with one example fewer
+    hits = found.right + found.n * (usual - before)
+    now = min(max((strength * usual + hits) / (strength + found.n), 0.01), 0.99)
+    gained = _logit(step_for(shots + MORE, means)) - _logit(usual)
+    return Expected(now, 1 / (1 + math.exp(-_logit(now) - max(gained, 0.0))))
+
+
+def _by_shots(figures: Mapping[str, float], key: str) -> dict[int, float]:
+    return {int(k.removeprefix(key)): float(v) for k, v in figures.items() if k.startswith(key)}
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
