@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,15 @@ def test_what_a_class_costs_is_counted_on_pictures_that_were_held_out(
     assert f"{worst} ↔ your 'double'" in found.as_text() and " → " in found.as_text()
     save(model, tmp_path / "model")
     assert cost(load(tmp_path / "model"), before) == found
+
+
+def test_pictures_that_returned_into_the_weights_are_not_called_held_out(small_bank: FeatureBank) -> None:
+    for bank, seen in ((small_bank, False), (replace(small_bank, base_weights=None), True)):
+        model = learn(bank, method="initial-estimate")
+        model.add({"okapi": small_bank.select(Part.NOVEL).of_class(0)[:3]})
+        found = cost(model)
+        assert found is not None and found.seen == seen
+        assert ("that it has learned from" in found.as_text()) == seen
 
 
 def test_the_whole_curve_of_base_against_added(

@@ -19,6 +19,8 @@ from wdae.nn.cosine import unit
 from wdae.nn.graph import ClassGraph
 from wdae.nn.space import FeatureSpace
 
+RETURNED = "held_out_returned"
+"""In a model's info: base weights have learned from the pictures that were held out, after all was found."""
 MOST_KEPT = 2000
 """Held-out pictures that a model keeps the features of."""
 _MOST_BYTES = 4_000_000
@@ -26,7 +28,7 @@ _MOST_BYTES = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Pictures of base classes that nothing was learned from: what additions cost is measured on them.
+    """Pictures of base classes that were held out: what additions cost is measured on them.
 
     Shapes: features ``[M, D]``, unit rows in the method's space, half precision; labels ``[M]``.
     """

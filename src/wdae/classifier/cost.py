@@ -1,4 +1,4 @@
-"""What added classes cost the base classes, measured on base pictures that nothing was learned from."""
+"""What added classes cost the base classes, measured on base pictures that were held out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from wdae.classifier.base_knowledge import RETURNED
 from wdae.classifier.model import Head, Model
 from wdae.classifier.names import shorten
 
@@ -40,10 +41,13 @@ class BaseCost:
     after: float
     n_pictures: int
     taken: tuple[Taken, ...]
+    seen: bool = False
+    """Whether base weights have learned from the pictures since: accuracies are then too good."""
 
     def as_text(self) -> str:
         """In a line, for people."""
-        line = f"base classes: {self.before:.1%} → {self.after:.1%} of {self.n_pictures:,} held-out pictures"
+        kind = "pictures that it has learned from" if self.seen else "held-out pictures"
+        line = f"base classes: {self.before:.1%} → {self.after:.1%} of {self.n_pictures:,} {kind}"
         for one in self.taken[:_SHOWN]:
             line += f"; {one}"
         return line.replace("%", " %")
@@ -82,4 +86,5 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
         float((new == labels).double().mean()),
         len(labels),
         tuple(sorted(taken, key=lambda one: (-one.n_taken, -one.share))),
+        bool(model.base.info.get(RETURNED)),
     )

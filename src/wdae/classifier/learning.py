@@ -17,7 +17,7 @@ from wdae.bank.feature_bank import class_means
 from wdae.calibration.balance import measured, tune
 from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
 from wdae.calibration.unknown import fit_detector
-from wdae.classifier.base_knowledge import BaseKnowledge, HeldOut
+from wdae.classifier.base_knowledge import RETURNED, BaseKnowledge, HeldOut
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
@@ -146,7 +146,8 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
         weights = unit(found.float())
     if isinstance(method, WDAE) and graph is not None:
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
-    return replace(base, weights=weights, counts=train.counts, graph=graph)
+    info = base.info | {RETURNED: True}
+    return replace(base, weights=weights, counts=train.counts, graph=graph, info=info)
 
 
 def _knowledge(

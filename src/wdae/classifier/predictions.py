@@ -136,7 +136,7 @@ class TradeOff:
         """A table for the terminal."""
         from rich.table import Table
 
-        base = "base (held-out pictures)" if self.kept else "base"
+        base = "base (pictures that it keeps)" if self.kept else "base"
         table = Table(title="Base against added, among all classes", title_justify="left")
         for heading in ("--expect new=", base, "added"):
             table.add_column(heading, justify="right")

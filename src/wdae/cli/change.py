@@ -28,8 +28,8 @@ def add(
 ) -> None:
     """Teach a model new classes: wdae add model DIR, or wdae add model --class okapi a.jpg b.jpg.
 
-    Base classes keep their weights. It says what the new classes cost them, on base pictures that nothing was
-    learned from; wdae set and wdae predict --expect shift the balance. The state before the change stays on
+    Base classes keep their weights. It says what the new classes cost them, on base pictures that were held
+    out; wdae set and wdae predict --expect shift the balance. The state before the change stays on
     disk: wdae undo returns to it. The same picture given twice counts once.
 
     Parameters
