@@ -254,12 +254,10 @@ def _wdae_state(method: WDAE) -> dict[str, Any]:
 def _wdae(
     state: Mapping[str, Any], tensors: dict[str, Tensor], device: torch.device | str, dtype: torch.dtype
 ) -> WDAE:
-    denoiser = Denoiser(**state["denoiser"])
-    space = None
+    space, D = None, state["denoiser"]["dim"]
     if state.get("space") is not None:
         centre, weights = tensors.pop(_CENTRE).to(device), tensors.pop(_WEIGHTS).to(device)
         whiten = tensors.pop(_WHITEN).to(device) if state["space"]["shrink"] < 1 else None
-        D = denoiser.dim
         shapes = [
             list(centre.shape),
             list(weights.shape[1:]),
@@ -269,7 +267,11 @@ def _wdae(
             raise ValueError(f"a space of shapes {shapes} for features of size {D}")
         power, scale, shrink = (state["space"][key] for key in ("power", "scale", "shrink"))
         space = FeatureSpace(power, centre, weights, scale, whiten, shrink)
-    denoiser.load_state_dict(tensors)
+    with torch.device("meta"):  # weights that are drawn first take half the time that opening a model takes
+        denoiser = Denoiser(**state["denoiser"])
+    kinds = {name: own.dtype for name, own in denoiser.state_dict().items()}
+    own = {name: t.to(kinds.get(name, t.dtype), copy=True) for name, t in tensors.items()}
+    denoiser.load_state_dict(own, assign=True)
     balance = state.get("balance")
     return WDAE(
         denoiser.to(device).eval(),
