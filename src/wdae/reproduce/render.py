@@ -75,7 +75,9 @@ def table_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> list[str
         text += f" This bank holds {held_out:,} base pictures out, which the paper's model learned from."
     if table["role"] == "held-out" and "all" not in table["metrics"]:
         text += " The paper's model learned from the held-out pictures too: no such features were given."
-    origins = {line["step_origin"] for line in table["rows"] if line["step"] is not None}
+    origins = {
+        line["step_origin"] for line in table["rows"] if line["step"] is not None and line["step_origin"]
+    }
     marks: dict[str, list[str]] = {}
     for origin in sorted(origins):
         marks.setdefault(_GIVEN.get(origin, "‡"), []).append(origin)
