@@ -994,6 +994,8 @@ def _work(
     """The forked process: runs cases, tells of each."""
     status = 1
     try:
+        tempfile.tempdir = os.environ["WDAE_CACHE"]  # where a command may put what it removes again
+        (base / "cache").mkdir(exist_ok=True)
         sys.addaudithook(_GUARD)
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + 3 * MEMORY, size + 3 * MEMORY))
