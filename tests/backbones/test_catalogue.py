@@ -109,4 +109,4 @@ def test_the_list_says_what_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     size = (BACKBONE / "model.safetensors").stat().st_size / 1e6
     assert listed["embedded"]["megabytes"] == pytest.approx(size, abs=0.1)
     assert run_app(root(), ["backbones"]) == 0
-    assert "has seen" in capsys.readouterr().out
+    assert "has seen" in (said := capsys.readouterr().out) and "wdae[lite]" in said

@@ -29,7 +29,7 @@ def backbones(*, speed: bool = False, json: Json = False) -> None:
 
     from wdae.backbones.catalogue import OTHERS, SHIPPED
     from wdae.errors import WdaeError
-    from wdae.printing import json_text
+    from wdae.printing import cell, json_text
 
     rows: list[dict[str, Any]] = []
     for facts in SHIPPED:
@@ -59,7 +59,7 @@ def backbones(*, speed: bool = False, json: Json = False) -> None:
     for row in rows:
         rate = [str(row.get("pictures_per_second", "not installed"))] if speed else []
         numbers = [str(row[key]) for key in ("megabytes", "features", "image_size")]
-        view.add_row(row["name"], *numbers, *rate, row["licence"], row["seen"], row["about"])
+        view.add_row(*map(cell, [row["name"], *numbers, *rate, row["licence"], row["seen"], row["about"]]))
     console = Console()
     wide = Console(width=console.width if console.is_terminal else 150)
     wide.print(view)
