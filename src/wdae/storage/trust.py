@@ -54,9 +54,10 @@ def refuse_untrusted(name: str, trust: Trust, where: str | Path) -> None:
     hub = _TRANSFORMERS.fullmatch(name)
     if hub is not None and not Path(hub["model"]).exists():  # a folder of that name would be read
         return
+    to_type = repr(name[:1_000])[1:-1]  # whole, for it is to be typed
     raise ModelError(
         f"{where} names {shown(name)}, code that does not come with wdae, so it is not run; if you know and"
-        f' trust it, name it: --trust {shown(name)[1:-1]} (in Python: trust="{shown(name)[1:-1]}")'
+        f' trust it, name it: --trust {to_type} (in Python: trust="{to_type}")'
     )
 
 
