@@ -58,6 +58,8 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         self._count(1, event)
         node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and "\0" in node.value:  # no name of anything
+            raise yaml.MarkedYAMLError(problem="a NUL letter is not accepted", problem_mark=event.start_mark)
         self._depth -= 1
         if event.anchor is not None:
             self._sizes[event.anchor] = self._nodes - before
