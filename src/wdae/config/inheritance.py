@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wdae.config.text import MAX_LETTERS, Text, kind, parse
+from wdae.config.text import MAX_LETTERS, Text, can_be_path, kind, parse
 from wdae.errors import RecipeError, nearest
 
 EXTENDS = "extends"
@@ -50,7 +50,7 @@ def read(path: Path) -> Text:
 
 def _parent(value: Any, file: Path, folder: Path, where: str) -> Path:
     """The file that an ``extends`` names."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not can_be_path(value):
         raise RecipeError(
             f"{where}: 'extends' must be the name of a recipe file, got {value!r} ({kind(value)})"
         )

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wdae.config import faults as recipe_faults
 from wdae.config.inheritance import read
 from wdae.config.keys import describe
-from wdae.config.text import Text, scalar, write
+from wdae.config.text import Text, can_be_path, scalar, write
 from wdae.errors import RecipeError
 from wdae.printing import printable
 
@@ -134,7 +134,7 @@ def _outside(value: Any, loc: tuple[str, ...] = ()) -> Iterator[str]:
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _outside(inner)
     elif isinstance(value, str):
-        if Path(value).anchor or ".." in Path(value).parts:
+        if Path(value).anchor or ".." in Path(value).parts or not can_be_path(value):
             yield value
         elif "=" in value:  # KEY=VALUE, for another recipe
             yield from _outside(scalar(value.partition("=")[2].strip()))

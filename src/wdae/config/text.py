@@ -58,8 +58,6 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         self._count(1, event)
         node = super().compose_node(parent, index)
-        if isinstance(node, yaml.ScalarNode) and "\0" in node.value:  # no name of anything
-            raise yaml.MarkedYAMLError(problem="a NUL letter is not accepted", problem_mark=event.start_mark)
         self._depth -= 1
         if event.anchor is not None:
             self._sizes[event.anchor] = self._nodes - before
@@ -116,6 +114,15 @@ def scalar(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError):
         return text
+
+
+def can_be_path(text: str) -> bool:
+    """Whether the system could open such a name at all: no NUL, and no half of a surrogate pair.
+
+    >>> can_be_path("a/é.yaml"), can_be_path("a\\0"), can_be_path("\\ud800")
+    (True, False, False)
+    """
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def parse(text: str, name: str) -> Text:
