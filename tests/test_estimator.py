@@ -128,9 +128,9 @@ def test_in_a_pipeline_and_a_grid_search() -> None:
 def test_what_is_unlike_everything_is_unknown() -> None:
     X, y = blobs(10, 40)
     model = FewShotClassifier(**QUICK).fit(X, y)
-    held_out, _ = blobs(10, 40, seed=1)
+    held_out = np.concatenate([blobs(10, 40, seed=seed)[0] for seed in (1, 2, 3, 4)])
     strange = np.random.default_rng(5).normal(size=(200, 16))
-    assert model.is_unknown(held_out, 0.05).mean() < 0.12
+    assert model.is_unknown(held_out, 0.05).mean() < 0.12  # the threshold rests on 80 held-out vectors
     assert model.is_unknown(strange, 0.05).mean() > 0.5
     assert not model.is_unknown(held_out, 0.0).any()
     assert model.figures_["auroc_unknown"] > 0.8
