@@ -10,8 +10,8 @@
         --started-from zero/model --trained-on 'one NVIDIA H200'
 
 Without ``--model`` the backbone in the folder stays as it is and the ready model is made anew, from a bank of
-its features alone. Which method it teaches with is chosen on validation classes: wDAE-GNN+, wDAE-GNN or the
-balanced initial estimate, each by its recipe.
+its features alone. Which method it teaches with is chosen on validation classes: wDAE-GNN+ (for any number of
+shots, or without whitening), wDAE-GNN or the balanced initial estimate, each by its recipe.
 
 The bank must hold features of single pictures (no ``--flip-average``, ``--sizes``, ``--crops``), as they are
 computed when somebody classifies one. The ready model is calibrated on base images that the backbone was not
@@ -119,6 +119,7 @@ made of ImageNet pictures, whose terms allow research use; none of them is inclu
 
 
 CANDIDATES = {
+    "wdae-gnn+, any number of shots": "mini-imagenet/wdae-gnn-plus-many-shots",
     "wdae-gnn+": "mini-imagenet/wdae-gnn-plus",
     "wdae-gnn": "mini-imagenet/wdae-gnn",
     "balanced initial estimate": None,

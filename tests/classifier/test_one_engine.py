@@ -148,5 +148,5 @@ def test_few_images_leave_the_features_as_they_are() -> None:
     bank = FeatureBank.build(features, labels, train.names[:15], held_out_parts(labels, 0.2, 0))
     short = {"training.steps": 1, "training.validation_episodes": 20, "evaluation.step_episodes": 20}
     assert learn(bank, recipe=short).base.info["recipe"]["space"]["refit_steps"] == 0
-    given = learn(bank, recipe={**short, "space.power": 0.5, "space.centre": 0.0})
+    given = learn(bank, recipe={**short, "space.power": 0.5, "space.centre": 0.0, "space.shrink": 0.9})
     assert given.base.info["recipe"]["space"]["refit_steps"] == 100

@@ -79,7 +79,8 @@ def learn_from_bank(
         bank: with base-train images; base weights are learned where it has none.
         config: what is not a matter of the recipe.
         method: a trained method, its run folder or file, or ``initial-estimate``.
-        recipe: how to train one: a recipe, its file, or keys in which it differs from wDAE-GNN+, the default.
+        recipe: how to train one: a recipe, its file, or keys in which it differs from the default,
+            wDAE-GNN+ for any number of shots.
         info: provenance to keep with the model, JSON values.
         checkpoint: where to keep the method's training, and to go on from if it is there.
         outliers: features ``[m, D]`` of pictures of nothing, by kind, to tell the unknown by.
@@ -89,7 +90,7 @@ def learn_from_bank(
     >>> short = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
     >>> model = learn_from_bank(bank, recipe=short)
     >>> len(model.names), model.base.info["denoiser"]
-    (16, 'wdae-gnn+, trained on 16 classes')
+    (16, 'wdae-gnn+-many-shots, trained on 16 classes')
     """
     config = config or LearnConfig()
     if method is not None and recipe is not None:

@@ -16,11 +16,10 @@ def methods(*, json: Json = False, recipe: str | None = None) -> None:
         Print the recipe that this method is trained with (by wdae compare), for wdae train --recipe.
     """
     if recipe == _OURS:
-        from wdae.classifier.learn_job import best_recipe
-        from wdae.config import dump, load
+        from wdae.config import dump, load, recipe_file
         from wdae.stage2.config import MetaRecipe
 
-        print(dump(load(MetaRecipe, best_recipe())), end="")
+        print(dump(load(MetaRecipe, recipe_file("mini-imagenet/wdae-gnn-plus"))), end="")
         return
     if recipe is not None:
         from wdae.comparison.config import CompareRecipe
