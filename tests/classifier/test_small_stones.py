@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tiny_backbone import paint
 import wdae
 from wdae.bank import FeatureBank
 from wdae.classifier import BaseKnowledge, Model, learn, load, save
+from wdae.classifier.explain import explain
 from wdae.classifier.names import folded
 from wdae.cli.main import main
 from wdae.config import recipe_file
@@ -319,6 +321,19 @@ def test_no_two_classes_have_one_name() -> None:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert seen.setdefault(node.name, file.name) == file.name, node.name
+
+
+def test_classes_that_get_nothing_are_not_listed(
+    base: BaseKnowledge, newcomers: dict[str, torch.Tensor]
+) -> None:
+    model = Model(base)
+    model.add({"a": newcomers["new 0"][:3]})
+    found = explain(model, "a")
+    assert len(found.confusable) == 5
+    nothing = replace(found, confusable=tuple(replace(c, probability=1e-5) for c in found.confusable))
+    assert "no other class gets 0.1%" in nothing.as_text() and "  0.0%  " not in nothing.as_text()
+    some = replace(nothing, confusable=(replace(found.confusable[0], probability=0.2), *nothing.confusable))
+    assert "  20.0%  " in some.as_text() and "  0.0%  " not in some.as_text()
 
 
 def test_one_class_is_too_few_to_tell_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

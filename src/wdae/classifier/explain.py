@@ -96,10 +96,10 @@ class Explanation:
             strength = f"{n.strength:6.1%}  " if self.listens else ""
             lines.append(f"  {strength}{shorten(n.name)}  (cosine {n.similarity:.2f})")
         lines += ["", *self._tried()]
-        lines.append(f"\nat its centre it gets {self.own_probability:.1%}; the next classes there:")
-        lines += [
-            f"  {c.probability:6.1%}  {shorten(c.name)}  (cosine {c.similarity:.2f})" for c in self.confusable
-        ]
+        near = [c for c in self.confusable if c.probability >= 0.0005]  # others would be shown as 0.0 %
+        rest = "the next classes there:" if near else "no other class gets 0.1%"
+        lines.append(f"\nat its centre it gets {self.own_probability:.1%}; {rest}")
+        lines += [f"  {c.probability:6.1%}  {shorten(c.name)}  (cosine {c.similarity:.2f})" for c in near]
         if self.examples:
             lines.append("\nits examples, by agreement with each other:")
             for i, e in enumerate(self.examples):
