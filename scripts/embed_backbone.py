@@ -10,7 +10,8 @@
         --started-from zero/model --trained-on 'one NVIDIA H200'
 
 Without ``--model`` the backbone in the folder stays as it is and the ready model is made anew, from a bank of
-its features alone. Which method it teaches with is chosen on validation classes: wDAE-GNN+ (for any number of
+its features alone; with ``--same-method`` no method is trained either: the one it has stands against the
+initial estimate. Which method it teaches with is chosen on validation classes: wDAE-GNN+ (for any number of
 shots, or without whitening), wDAE-GNN or the balanced initial estimate, each by its recipe.
 
 The bank must hold features of single pictures (no ``--flip-average``, ``--sizes``, ``--crops``), as they are
@@ -25,6 +26,7 @@ import argparse
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.errors import ModelError
 from wdae.evaluation.curve import base_novel_curve
 from wdae.evaluation.results import Estimate
-from wdae.methods.base import base_classes
+from wdae.methods.base import Method, base_classes
 from wdae.nn.cosine import unit
 from wdae.runs.environment import commit
 from wdae.stage1.model_file import CARD, WEIGHTS, write_model
@@ -137,6 +139,7 @@ def embed(
     episodes: int = 20_000,
     started_from: Path | None = None,
     trained_on: str | None = None,
+    same_method: bool = False,
 ) -> None:
     """Write the ready model to ``out/ready``, the backbone of ``model`` to ``out``, and the model card."""
     if bank.info.get("flip_average") or bank.info.get("crops"):
@@ -161,8 +164,14 @@ def embed(
         print("no base images are held out: calibrated on images that the backbone knows", file=sys.stderr)
         bank = replace(bank, parts=_some_held_out(bank))
     facts = {"labels": "text", "source": "MiniImageNet, 64 base classes", "backbone": EMBEDDED}
-    strange = outlier_features(of_stage1(out))
-    ready, choice = choose(bank, facts, recipe or {}, min(episodes, _CHOICE_EPISODES), strange)
+    candidates: Mapping[str, str | Method | None] = CANDIDATES
+    if same_method:
+        there = load(out / READY).base
+        candidates = {there.method.name: there.method, "balanced initial estimate": None}
+    strange, few = outlier_features(of_stage1(out)), min(episodes, _CHOICE_EPISODES)
+    ready, choice = choose(bank, facts, recipe or {}, few, strange, candidates)
+    if same_method and ready.base.method.name == there.method.name:
+        ready.base.info.update({key: there.info[key] for key in ("denoiser", "recipe") if key in there.info})
     known = {key: card[key] for key in ("image_size", "mean", "std")}
     ready.backbone = PictureBackbone(
         {
@@ -183,15 +192,18 @@ def choose(
     recipe: dict[str, Any],
     episodes: int,
     outliers: dict[str, torch.Tensor],
+    candidates: Mapping[str, str | Method | None],
 ) -> tuple[Model, str]:
     """The model with the largest area below its base–novel curve, and a table of all candidates.
 
     ε and balance are found on validation classes too; the episodes here are others.
     """
     found, lines = [], []
-    for name, file in CANDIDATES.items():
-        if file is None:
-            asked: dict[str, Any] = {"method": InitialEstimate.name}
+    for name, file in candidates.items():
+        if isinstance(file, Method):
+            asked: dict[str, Any] = {"method": file}
+        elif file is None:
+            asked = {"method": InitialEstimate.name}
         else:
             asked = {"recipe": checked(MetaRecipe, recipe_file(file), recipe)}
         model = learn_from_bank(bank, info=facts, outliers=outliers, **asked)
@@ -332,8 +344,10 @@ def main() -> None:
         "--started-from", type=Path, help="the model that the backbone's training went on from"
     )
     parser.add_argument("--trained-on", help="the machine, for the model card")
+    parser.add_argument("--same-method", action="store_true", help="train no method; keep the one there is")
+    parser.add_argument("--episodes", type=int, default=20_000, help="of the card's figures")
     args = parser.parse_args()
-    facts = {"started_from": args.started_from, "trained_on": args.trained_on}
+    facts = {name: getattr(args, name) for name in ("started_from", "trained_on", "same_method", "episodes")}
     embed(FeatureBank.open(args.bank), args.out, args.model, **facts)
 
 

@@ -14,8 +14,11 @@ from PIL import Image
 import wdae.classifier.picture_backbone
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import ASSETS
+from wdae.calibration.outlier_pictures import draw_outliers
 from wdae.classifier import load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
+from wdae.classifier.predictions import predictions
+from wdae.classifier.summary import unknown_in_words
 from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
@@ -287,3 +290,12 @@ class TestWhatShips:
         text = (wdae.classifier.picture_backbone.BACKBONE / "README.md").read_text()
         for word in ("MiniImageNet", "recipe", "Licence", "accuracy", "20 novel", "Not in benchmarks"):
             assert word in text
+
+
+def test_the_ready_model_tells_pictures_of_nothing(tmp_path: Path) -> None:
+    model = embedded_model()
+    assert model.base.detector is not None and "never seen" in unknown_in_words(model.base)
+    assert model.backbone is not None
+    for kind, files in draw_outliers(tmp_path, 4, seed=99).items():
+        found = predictions(model, model.backbone.features(files))
+        assert sum(one.unknown for one in found) >= 3, kind
