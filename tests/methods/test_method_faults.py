@@ -108,6 +108,14 @@ def test_files_and_methods_that_cannot_be_saved_or_loaded(tmp_path: Path) -> Non
         load_method(tmp_path / "c.safetensors")
 
 
+def test_a_run_whose_method_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    save_method(tmp_path / "m.safetensors", make("prototypical", dim=16, n_base=4), "prototypical")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.safetensors").symlink_to(tmp_path / "m.safetensors")
+    with pytest.raises(StorageError, match="is a link"):
+        load_method(tmp_path / "run" / "model.safetensors")
+
+
 def test_sizes_that_the_weights_do_not_bear_out_are_not_built(tmp_path: Path) -> None:
     """A file of a kilobyte must not ask for gigabytes: 200,000² values would not fit into memory."""
     save_method(tmp_path / "m.safetensors", make("prototypical", dim=16, n_base=4), "prototypical")

@@ -111,7 +111,7 @@ def _npy_header(file: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, .
 
 def _safetensors(path: Path) -> Arrays:
     """Tensors, and lists of names in the metadata (a JSON list, or names with commas between)."""
-    tensors, metadata = open_tensors(path)
+    tensors, metadata = open_tensors(path, follow=True)
     _check_count(len(tensors))
     arrays: Arrays = {
         name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

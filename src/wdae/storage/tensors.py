@@ -94,9 +94,9 @@ def load_parts(paths: Sequence[Path], count: int, dim: int | None = None) -> lis
     return parts
 
 
-def open_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As :func:`load_tensors`, together with the file's metadata."""
-    with open_regular(path) as file:
+def open_tensors(path: str | Path, *, follow: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As :func:`load_tensors`, together with the file's metadata; no link unless ``follow``."""
+    with open_regular(path, follow=follow) as file:
         return tensors_in(file, path)
 
 
