@@ -398,6 +398,8 @@ def _examples(tensors: dict[str, Tensor], block: ExampleFile, dim: int) -> list[
     features = tensors["features"]
     if features.shape != (block.rows, dim):
         raise ValueError(f"{block.file} has features of shape {list(features.shape)}")
+    if len(block.sources) != block.rows:
+        raise ValueError(f"{len(block.sources)} sources of the {block.rows} examples in {block.file}")
     pictures: dict[int, Tensor] = {}
     if "pictures" in tensors:
         pictures = dict(zip(tensors["shown"].tolist(), tensors["pictures"], strict=True))

@@ -41,7 +41,7 @@ class CalibrationRecord(Record):
     slopes: dict[Size, float]
     offsets: dict[Size, float]
     familiarity: tuple[float, ...]
-    figures: Info
+    figures: Annotated[dict[Text, float], Field(max_length=1_000)]
     novel_share: Share | None
     protecting: dict[Size, Share] = Field(default_factory=dict)
 
