@@ -56,6 +56,7 @@ from wdae.storage.files import sha256, write_text
 from wdae.storage.records import read_json
 from wdae.storage.tensors import load_tensors
 
+COMMIT = commit()  # before anything is written
 README = """# Model card: `resnet12`, a backbone for pictures, and a model ready to use
 
 **What it is.** `model.safetensors` holds the weights of a small ResNet ({backbone}, {size} × {size}
@@ -275,7 +276,7 @@ def _readme(card: dict[str, Any], bank: FeatureBank, out: Path, choice: str, epi
         classes=len(card["class_names"]),
         held_out=card["recipe"]["data"].get("held_out", 0),
         rounds=_rounds(card),
-        commit=commit(),
+        commit=COMMIT,
         episodes=episodes,
         few_shot="\n".join(few_shot),
         base=f"{Estimate.of(right.double().numpy()).percent()} %",

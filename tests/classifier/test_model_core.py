@@ -25,7 +25,7 @@ QUICK = {
     "device": "cpu",
 }
 
-PLAIN = {"space.power": 1.0, "space.centre": 0.0, "space.refit_steps": 0}
+PLAIN = {"space.power": 1.0, "space.centre": 0.0, "space.shrink": 1.0, "space.refit_steps": 0}
 """Features as they are, base weights as the bank has them."""
 
 

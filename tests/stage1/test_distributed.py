@@ -27,7 +27,7 @@ if sys.platform == "win32":
     pytest.skip("torchrun's signals are POSIX", allow_module_level=True)
 
 RECIPE = """\
-data: {{path: {folder}, cache_dir: {cache}, size: 16, held_out: 2}}
+data: {{path: pictures, cache_dir: cache, size: 16, held_out: 2}}
 backbone: conv4-64
 backbone_options: {{image_size: 16}}
 epochs: {epochs}
@@ -48,9 +48,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("distributed")
     drawn_folder(root / "pictures")
     for name, epochs, every in (("short", 2, 1), ("long", 20000, 5)):
-        text = RECIPE.format(folder=root / "pictures", cache=root / "cache", epochs=epochs, every=every)
-        (root / f"{name}.yaml").write_text(text)
+        (root / f"{name}.yaml").write_text(RECIPE.format(epochs=epochs, every=every))
     return root
+
+
+def places(root: Path) -> dict[str, str]:
+    """Where pictures lie: a recipe names places below the working folder only, others go on the call."""
+    return {"data.path": f"{root / 'pictures'}", "data.cache_dir": f"{root / 'cache'}"}
+
+
+def pretrain(root: Path, recipe: str, output: Path) -> list[str]:
+    named = [word for key, value in places(root).items() for word in (f"--{key}", value)]
+    return ["pretrain", "--recipe", f"{root / recipe}", *named, "-o", f"{output}"]
 
 
 def command(*words: str) -> list[str]:
@@ -74,9 +83,8 @@ def done(*words: str) -> str:
 
 
 def test_two_processes_train_and_extract_as_one_does(place: Path) -> None:
-    recipe = place / "short.yaml"
-    run_pretraining(load(Stage1Config, recipe), place / "run1", device="cpu")
-    out = done("pretrain", "--recipe", f"{recipe}", "-o", f"{place / 'run2'}")
+    run_pretraining(load(Stage1Config, place / "short.yaml", places(place)), place / "run1", device="cpu")
+    out = done(*pretrain(place, "short.yaml", place / "run2"))
     assert out.count("steps,") == 1  # one process speaks for all
     rows = [Run.open(place / f"run{n}").metrics() for n in (1, 2)]
     for key in ("loss", "class_loss", "turn_loss", "accuracy", "val_1shot", "base_accuracy"):
@@ -98,7 +106,7 @@ def test_two_processes_train_and_extract_as_one_does(place: Path) -> None:
 
 def test_a_killed_process_ends_all_with_a_message(place: Path) -> None:
     run = place / "killed"
-    words = command("pretrain", "--recipe", f"{place / 'long.yaml'}", "-o", f"{run}")
+    words = command(*pretrain(place, "long.yaml", run))
     started = subprocess.Popen(
         words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

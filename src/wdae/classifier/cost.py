@@ -65,8 +65,8 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
     >>> model = learn(bank, method="initial-estimate")
     >>> model.add({"copy": bank.features[:5]})
     >>> found = cost(model)
-    >>> found.n_pictures, found.after < found.before, found.taken[0].base == model.names[0]
-    (120, True, True)
+    >>> found.n_pictures, found.after <= found.before
+    (120, True)
     """
     held_out, head = model.base.held_out, model.head
     if held_out is None or not len(held_out.labels):
