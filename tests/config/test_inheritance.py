@@ -99,7 +99,7 @@ def test_files_outside_the_folder_are_not_read(tmp_path: Path, name: str) -> Non
     assert "secret" not in message
 
 
-@pytest.mark.parametrize("value", ["3", "null", "[a.yaml]", "{}", "''", '"a\\0b"', '"\\ud800"'])
+@pytest.mark.parametrize("value", ["3", "null", "[a.yaml]", "{}", "''", '"a\\0b"', '"\\ud800"', "a" * 300])
 def test_extends_is_the_name_of_a_file(tmp_path: Path, value: str) -> None:
     assert "'extends' must be the name of a recipe file" in refused(
         write(tmp_path, leaf=f"extends: {value}\n")

@@ -117,12 +117,14 @@ def scalar(text: str) -> Any:
 
 
 def can_be_path(text: str) -> bool:
-    """Whether the system could open such a name at all: no NUL, and no half of a surrogate pair.
+    """Whether the system could open such a name at all: no NUL, no half of a surrogate pair, not too long.
 
-    >>> can_be_path("a/é.yaml"), can_be_path("a\\0"), can_be_path("\\ud800")
-    (True, False, False)
+    >>> can_be_path("a/é.yaml"), can_be_path("a\\0"), can_be_path("\\ud800"), can_be_path("a" * 256)
+    (True, False, False, False)
     """
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        return False
+    return len(text.encode()) <= 2_000 and all(len(part.encode()) <= 255 for part in text.split("/"))
 
 
 def parse(text: str, name: str) -> Text:
