@@ -115,6 +115,7 @@ def test_an_altered_manifest_is_refused(shelf: Path) -> None:
         (b'{"format":' * 40 + b"1" + b"}" * 40, "nested deeper"),
         (b'{"a": ["[[[["]}', "not the manifest"),
         (b'{"a": 1, "a": 2}', "given twice"),
+        (rb'{"a": "\ud800"}', "surrogates not allowed"),
         (b'{"a": NaN}', "NaN is no number"),
         (b'{"a": 1e999}', "too large a number"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "not valid JSON"),

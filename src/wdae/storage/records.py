@@ -55,7 +55,8 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def parse(data: bytes, name: str | Path, *, nan: bool = False, max_values: int = MAX_VALUES) -> Any:
-    """The value of a JSON text. Too long, too deep, a key given twice or (without ``nan``) NaN is refused.
+    """The value of a JSON text. Too long, too deep, a key given twice, half of a surrogate pair or (without
+    ``nan``) NaN is refused.
 
     >>> parse(b'{"a": 1, "a": 2}', "x.json")
     Traceback (most recent call last):
@@ -69,6 +70,8 @@ def parse(data: bytes, name: str | Path, *, nan: bool = False, max_values: int =
         value = json.loads(
             data, object_pairs_hook=_unique, parse_constant=constant, parse_float=_finite_number
         )
+        if b"\\ud" in data.lower():  # half of a surrogate pair is text that nothing can write or print
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise _too_deep(name) from None
     except ValueError as error:  # bad JSON and bad UTF-8 alike
