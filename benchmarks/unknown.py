@@ -27,8 +27,8 @@ from wdae.bank import ClassSet
 from wdae.classifier import Model, learn
 from wdae.classifier.embedded import embedded_model
 from wdae.classifier.explain import explain
-from wdae.classifier.familiarity import is_unknown
-from wdae.classifier.trial import MORE
+from wdae.classifier.predictions import is_unknown
+from wdae.classifier.self_test import MORE
 
 RATE, WAYS, QUERIES = 0.05, 5, 30
 WORDS = ("the", "invoice", "total", "amount", "please", "find", "attached", "report", "section", "sale")

@@ -14,11 +14,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from wdae.bank import FeatureBank
-from wdae.classifier.familiarity import is_unknown
+from wdae.classifier.head import Head
 from wdae.classifier.labels import Array, as_array, check_kind, from_names, kind_of, like, to_names
 from wdae.classifier.learn_job import LearnConfig
 from wdae.classifier.learning import held_out_parts, learn_from_bank
-from wdae.classifier.model import Head, Model
+from wdae.classifier.model import Model
+from wdae.classifier.predictions import is_unknown
 from wdae.errors import ModelError
 
 _LABELS = "labels"  # where a model keeps the kind of its labels

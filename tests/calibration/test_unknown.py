@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from wdae import FeatureBank, Part, learn, synthetic_bank
+from wdae.calibration.fit_detector import fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
-from wdae.calibration.unknown import RATE, SHOTS, Detector, fit_detector, share_below
+from wdae.calibration.unknown import RATE, Detector, share_below
 from wdae.classifier import Model, load, save
 from wdae.classifier.predictions import predictions
 from wdae.classifier.summary import summary
 from wdae.errors import StorageError
+from wdae.methods.calibration import SHOTS
 from wdae.nn.cosine import unit
 from wdae.storage.tensors import load_tensors
 
@@ -67,7 +69,7 @@ def test_false_alarms_are_as_asked_for_on_base_and_on_added_classes(
 def test_what_is_said_of_unseen_classes_is_about_true(bank: FeatureBank, detector: Detector) -> None:
     pool = bank.select(Part.NOVEL)
     measured = rejected(detector, pool.features, [], RATE)
-    assert set(detector.rehearsals) == set(SHOTS)
+    assert set(detector.by_shots) == set(SHOTS)
     assert detector.figures["caught"] == pytest.approx(measured, abs=0.15)
 
 
@@ -81,7 +83,7 @@ def test_pictures_of_nothing(detector: Detector, outliers: dict[str, torch.Tenso
 
 def test_without_validation_classes_base_classes_play_unknown(bank: FeatureBank) -> None:
     found = fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=8))
-    assert found is not None and found.rehearsals and 0 <= found.figures["caught"] <= 1
+    assert found is not None and found.by_shots and 0 <= found.figures["caught"] <= 1
     assert fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=0)) is None
 
 

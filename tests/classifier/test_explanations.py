@@ -10,7 +10,7 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.classifier import BaseKnowledge, Model
 from wdae.classifier.explain import explain, warnings_about
-from wdae.classifier.trial import CONFUSED, Tryout, expected, trial
+from wdae.classifier.self_test import CONFUSED, SelfTest, expected, self_test
 from wdae.nn.graph import build_graph
 from wdae.parts import Part
 
@@ -86,7 +86,7 @@ def test_a_trial_leaves_examples_out_one_by_one(base: BaseKnowledge, newcomers: 
     rows = {name: newcomers[name][:4] for name in ("new 0", "new 1")}
     model = Model(base)
     model.add(rows)
-    found = trial(model, "new 0")
+    found = self_test(model, "new 0")
     right = 0
     for i in range(4):  # the slow way: a model that never had the example
         other = Model(base)
@@ -103,7 +103,7 @@ def test_what_to_expect_of_a_class(base: BaseKnowledge, newcomers: Newcomers) ->
     for name, rows in newcomers.items():
         found = explain(model, name)
         assert found.expected is not None and 0 < found.expected.now <= found.expected.more < 1
-        worse = expected(model, name, Tryout(5, 0, ()))
+        worse = expected(model, name, SelfTest(5, 0, ()))
         assert worse is not None and worse.now <= found.expected.now
         assert "is it enough?" in found.as_text() and len(rows) == 20
         usual, own = base.calibration.figures["accuracy_added_5"], found.trial.right / found.trial.n

@@ -174,7 +174,9 @@ def test_an_untrained_method_by_its_name() -> None:
     assert [m.describe().get("shrink") for m in found[2:]] == [0.95, 0.5]
 
 
-@pytest.mark.parametrize("word", ["lda:shrink", "lda:shrink=2", "lda:size=3", "lda:shrink=many"])
+@pytest.mark.parametrize(
+    "word", ["lda:shrink", "lda:shrink=2", "lda:size=3", "lda:shrink=many", "lda:shrink=["]
+)
 def test_options_of_a_method_that_it_does_not_take(word: str) -> None:
     with pytest.raises(ModelError, match="lda"):
         load_methods([word], torch.device("cpu"), torch.float32)

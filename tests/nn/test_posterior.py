@@ -115,7 +115,7 @@ def test_a_strong_prior_leaves_weights_where_they_are_and_more_shots_move_them_f
     assert moved[0] < moved[1] < moved[2]
 
 
-def test_many_classes_are_learned_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_classes_are_updated_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block alone is what two blocks give each of theirs, the others standing still."""
     posterior, start, offsets, base, shots = problem(1)
     monkeypatch.setattr(module, "_TOGETHER", 2)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wdae.classifier.base_knowledge import BaseKnowledge
+    from wdae.classifier.head import Head
     from wdae.classifier.history import Change, History
     from wdae.classifier.learn_job import LearnConfig
-    from wdae.classifier.model import Example, Head, Model
+    from wdae.classifier.model import Example, Model
     from wdae.classifier.sources import learn
     from wdae.classifier.store import changing, load, save
 
@@ -20,7 +21,7 @@ _HOMES = {
     "Change": "history",
     "Example": "model",
     "BaseKnowledge": "base_knowledge",
-    "Head": "model",
+    "Head": "head",
     "History": "history",
     "LearnConfig": "learn_job",
     "Model": "model",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from wdae.classifier.base_knowledge import RETURNED
-from wdae.classifier.model import Head, Model
+from wdae.classifier.head import Head
+from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
 
 _SHOWN = 3

@@ -10,7 +10,7 @@ import torch
 
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten, unknown_classes
-from wdae.classifier.trial import MORE, Expected, Tryout, coinciding, expected, trial
+from wdae.classifier.self_test import MORE, Expected, SelfTest, coinciding, expected, self_test
 from wdae.nn.cosine import unit
 from wdae.printing import printable
 
@@ -72,7 +72,7 @@ class Explanation:
     confusable: tuple[Confusable, ...]
     examples: tuple[ExampleView, ...]
     warnings: tuple[str, ...]
-    trial: Tryout
+    trial: SelfTest
     expected: Expected | None = None
     listens: bool = True
 
@@ -170,7 +170,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         cosine = float((initial[place] * head.weights[place]).sum().clamp(-1, 1))
         moved = float(torch.rad2deg(torch.acos(torch.tensor(cosine))))
     examples = _examples(model, name)
-    tried = trial(model, name)
+    tried = self_test(model, name)
     warnings = tuple(_warnings(name, tried, examples))
     return Explanation(
         name,
@@ -196,7 +196,7 @@ def warnings_about(model: Model, name: str, *, try_out: bool = True) -> list[str
     Args:
         try_out: look for classes that it coincides with, which takes some time a class.
     """
-    tried = trial(model, name) if try_out else Tryout(0, 0, ())
+    tried = self_test(model, name) if try_out else SelfTest(0, 0, ())
     return _warnings(name, tried, _examples(model, name))
 
 
@@ -215,7 +215,7 @@ def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
     return tuple(ExampleView(example.source, value, out) for example, value, out in views)
 
 
-def _warnings(name: str, tried: Tryout, examples: tuple[ExampleView, ...]) -> list[str]:
+def _warnings(name: str, tried: SelfTest, examples: tuple[ExampleView, ...]) -> list[str]:
     lines = []
     if (same := coinciding(tried)) is not None:
         lines.append(

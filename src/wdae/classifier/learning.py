@@ -15,13 +15,13 @@ from torch import Tensor
 from wdae.bank import FeatureBank
 from wdae.bank.feature_bank import class_means
 from wdae.calibration.balance import measured, tune
+from wdae.calibration.fit_detector import fit_detector
 from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
-from wdae.calibration.unknown import fit_detector
 from wdae.classifier.base_knowledge import RETURNED, BaseKnowledge, HeldOut
 from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
-from wdae.classifier.trial import rehearse
+from wdae.classifier.self_test import accuracy_by_shots
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.evaluation.config import EvaluationConfig
@@ -123,7 +123,7 @@ def learn_from_bank(
         facts["denoiser"] = "none, as asked for" if method is not None else reason
     facts |= info or {}
     knowledge = _knowledge(found, bank, played, config, facts, outliers)
-    if found.balance is not None and (enough := rehearse(knowledge, bank, config.seed)):
+    if found.balance is not None and (enough := accuracy_by_shots(knowledge, bank, config.seed)):
         found.balance = replace(found.balance, figures={**found.balance.figures, **enough})
     return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
 

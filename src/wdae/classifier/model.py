@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -13,15 +13,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from wdae.calibration.unknown import Added
 from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.classifier.head import Head, check_share
 from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
 from wdae.methods.base import Support, WeightScorer
-from wdae.methods.calibration import BalancedScorer, log_odds, steps_for
+from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
 from wdae.nn.posterior import FEWEST
-from wdae.nn.space import FeatureSpace
 
 _SMALLEST_NORM = 1e-12
 _SAME = 1e-4  # distance of unit features below which they are of the same picture
@@ -41,108 +41,6 @@ class Example:
     picture: Tensor | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
-    """The linear classifier that a state of the model comes down to.
-
-    Scores are ``z @ (gains · weights).T + offsets``, where z is the feature in the method's space, of unit
-    length; their softmax are the probabilities.
-
-    Shapes: weights ``[C, D]``, unit rows; gains, offsets ``[C]``; learned ``[N, D]``, estimates ``[n, D]``:
-    the weights that base and added classes started from; shots, steps ``[n]`` (ε; empty without a denoiser).
-    The offset of an added class includes its ``prior`` ``[n]``, how much likelier it is than a base class.
-
-    >>> from wdae.methods import InitialEstimate
-    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
-    >>> head = Model(base).head
-    >>> head.scores(torch.tensor([[0.0, 3.0, 0.0, 4.0]])).round(decimals=3).tolist()
-    [[0.0, 6.0]]
-    """
-
-    names: tuple[str, ...]
-    n_base: int
-    weights: Tensor
-    gains: Tensor
-    offsets: Tensor
-    learned: Tensor
-    estimates: Tensor
-    shots: Tensor
-    steps: Tensor
-    prior: Tensor
-    space: FeatureSpace | None = None
-
-    @cached_property
-    def initial(self) -> Tensor:
-        """Weights before refinement ``[C, D]``: what the class graph is built on."""
-        return torch.cat([self.learned, self.estimates])
-
-    @cached_property
-    def matrix(self) -> Tensor:
-        """Weights with their gains, ``[C, D]``."""
-        return self.weights * self.gains.unsqueeze(1)
-
-    @torch.no_grad()
-    def blocks(self, features: Tensor) -> Iterator[Tensor]:
-        """Calibrated scores ``[m, C]`` of features ``[M, D]``, a few hundred at a time.
-
-        The features need not be normalised.
-        """
-        for some in features.split(_BLOCK):
-            yield self.linear(unit(some) if self.space is None else self.space.features(some))
-
-    def linear(self, vectors: Tensor) -> Tensor:
-        """Calibrated scores ``[M, C]`` of unit vectors ``[M, D]`` of the method's space."""
-        return torch.addmm(self.offsets, vectors, self.matrix.T)
-
-    def scores(self, features: Tensor) -> Tensor:
-        """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
-        return torch.cat(list(self.blocks(features)))
-
-    def familiarity(self, scores: Tensor) -> Tensor:
-        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
-        best = scores.new_full(scores.shape[:1], -torch.inf)
-        if self.n_base:
-            best = scores[:, : self.n_base].amax(1)
-        if self.n_base < scores.shape[1]:
-            best = torch.maximum(best, (scores[:, self.n_base :] - self.prior).amax(1))
-        return best
-
-    def best(self, features: Tensor) -> Tensor:
-        """The class of the highest score of each of the features, ``[M]``."""
-        return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
-
-    def expecting(self, share: float) -> Head:
-        """The same classes where another share of the pictures is expected to be of added ones."""
-        check_share(share)
-        prior = log_odds(torch.full(self.shots.shape, share, dtype=torch.float64), self.n_base)
-        return self._with_prior(prior)
-
-    def among(self, names: Iterable[str]) -> Head:
-        """Some of the classes alone, each as likely as another; they keep their order."""
-        wanted = set(names)
-        rows = torch.tensor([i for i, name in enumerate(self.names) if name in wanted], dtype=torch.int64)
-        base, added = rows[rows < self.n_base], rows[rows >= self.n_base] - self.n_base
-        equal = self._with_prior(torch.zeros_like(self.prior))
-        return replace(
-            equal,
-            names=tuple(self.names[i] for i in rows.tolist()),
-            n_base=len(base),
-            weights=self.weights[rows],
-            gains=self.gains[rows],
-            offsets=equal.offsets[rows],
-            learned=self.learned[base],
-            estimates=self.estimates[added],
-            shots=self.shots[added],
-            steps=self.steps[added] if len(self.steps) else self.steps,
-            prior=equal.prior[added],
-        )
-
-    def _with_prior(self, prior: Tensor) -> Head:
-        offsets = self.offsets.clone()
-        offsets[self.n_base :] += prior - self.prior
-        return replace(self, offsets=offsets, prior=prior)
-
-
 def _new_rows(features: Tensor, known: Sequence[Tensor]) -> list[int]:
     """The rows of unit features ``[k, D]`` that are not among the known ones, nor repeat a row before."""
     if len(features) == 1 and not known:
@@ -153,14 +51,6 @@ def _new_rows(features: Tensor, known: Sequence[Tensor]) -> list[int]:
     same = (apart < _SAME**2).tril(-1)
     same[:, len(features) :] = apart[:, len(features) :] < _SAME**2
     return (~same.any(1)).nonzero()[:, 0].tolist()
-
-
-def check_share(share: float) -> None:
-    """Refuse what is no share of pictures."""
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-        raise ModelError(
-            f"the share of pictures expected to be of added classes lies between 0 and 1, got {share!r}"
-        )
 
 
 class Model:
@@ -429,7 +319,7 @@ class Model:
             shots = torch.tensor([self.shots(name) for name in order])
             with torch.no_grad():
                 scorer = base.adapter.weigh(estimates[None], shots[None], joint=True)
-                scorer = self._learned_on(scorer, order, shots)
+                scorer = self._with_posterior(scorer, order, shots)
             place = {name: i for i, name in enumerate(order)}
             back = torch.tensor([place[name] for name in self.added])
             slope, offset = torch.ones(len(order)), torch.zeros(len(order))
@@ -462,7 +352,7 @@ class Model:
             base.space,
         )
 
-    def _learned_on(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:
+    def _with_posterior(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:
         """The scorer of added classes, those with many examples learned on where the method does so."""
         rows = (shots >= FEWEST).nonzero()[:, 0]
         if self.base.method.posterior is None or not len(rows):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from wdae.bank import FeatureBank
+from wdae.config.text import scalar
 from wdae.errors import ModelError, nearest
 from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.protocol import OnProgress, all_way, few_way
@@ -108,7 +108,7 @@ def _with_options(word: str) -> Method:
         key, equals, value = one.partition("=")
         if not equals:
             raise ModelError(f"{word!r}: options of a method are given as {name}:key=value,key=value")
-        options[key.strip()] = yaml.safe_load(value[:100])
+        options[key.strip()] = scalar(value[:100])
     method = make(name, **options)
     method.name = word
     return method

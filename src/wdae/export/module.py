@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from wdae.backbones.preprocessing import PREPROCESSING
-from wdae.classifier.model import Head, Model
+from wdae.classifier.head import Head
+from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
 

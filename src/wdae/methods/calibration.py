@@ -22,6 +22,8 @@ from wdae.errors import RecipeError
 from wdae.methods.base import WeightScorer
 from wdae.nn.space import FeatureSpace
 
+SHOTS = (1, 2, 5, 10, 20)
+"""Numbers of shots of pseudo-novel classes that a model is calibrated for."""
 WAYS = 5
 """Pseudo-novel classes at once; of fewer novel classes a smaller share of images is expected."""
 HALF = 0.5

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores
-from wdae.methods.many_shots import learn_on
+from wdae.methods.many_shots import with_posterior
 from wdae.nn.generate import novel_estimate
 from wdae.nn.posterior import Posterior
 
@@ -73,4 +73,4 @@ class EstimateAdapter(WeightAdapter):
     ) -> WeightScorer:
         """Classes with many shots are learned on, where the method has a posterior."""
         m = self.method
-        return learn_on(scorer, shots, support, rows, m.posterior, m.balance, self.base.weights, None)
+        return with_posterior(scorer, shots, support, rows, m.posterior, m.balance, self.base.weights, None)

@@ -1,4 +1,4 @@
-"""Learning on from many shots: where a method has a posterior, novel weights become the likeliest ones."""
+"""Many shots: novel weights become the likeliest ones, with the method's own weights as their prior."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_posterior(train: ClassSet, per_class: int, strength: float, seed: int) 
     return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength)
 
 
-def learn_on(
+def with_posterior(
     scorer: WeightScorer,
     shots: Tensor,
     support: Support,
@@ -45,7 +45,7 @@ def learn_on(
     base: Tensor,
     space: FeatureSpace | None,
 ) -> WeightScorer:
-    """The scorer with the weights of classes that have many shots learned on.
+    """The scorer with the weights of classes that have many shots updated.
 
     Args:
         scorer: as the method has it before.
@@ -83,7 +83,7 @@ def _one_by_one(scorer: BalancedScorer, shots: Tensor, support: Support, *rest: 
         mask = None if support.mask is None else support.mask[e : e + 1]
         one = replace(scorer, novel=scorer.novel[e : e + 1], slope=scorer.slope[e : e + 1])
         own = Support(support.features[e : e + 1], mask)
-        found.append(learn_on(one, shots[e : e + 1], own, None, *rest))
+        found.append(with_posterior(one, shots[e : e + 1], own, None, *rest))
     novel = torch.cat([one.novel for one in found])
     slope = torch.cat([one.slope for one in found if isinstance(one, BalancedScorer)])
     return replace(scorer, novel=novel, slope=slope)

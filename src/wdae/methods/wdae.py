@@ -12,7 +12,7 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores, steps_for
-from wdae.methods.many_shots import learn_on
+from wdae.methods.many_shots import with_posterior
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
@@ -180,7 +180,7 @@ class WDAEAdapter(WeightAdapter):
     ) -> WeightScorer:
         """Classes with many shots are learned on, where the method has a posterior."""
         m = self.method
-        return learn_on(scorer, shots, support, rows, m.posterior, m.balance, self.state.base, m.space)
+        return with_posterior(scorer, shots, support, rows, m.posterior, m.balance, self.state.base, m.space)
 
     def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
         """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wdae.nn.cosine import unit
-from wdae.nn.space import powered, whitening
+from wdae.nn.space import means_by_class, powered, whitening
 
 FLOOR = 0.2
 """How far variances are drawn towards their mean (chosen on validation classes)."""
@@ -53,7 +53,7 @@ class PLDA:
             return None
         rows = powered(features, power)
         white = whitening(rows, labels, (shrink,))[shrink]
-        means = class_means(rows, labels, len(counts))
+        means = means_by_class(rows, labels, len(counts))
         centre = means.mean(0)
         axes = torch.linalg.svd(((means - centre) @ white).double())[2]  # the first ones part classes best
         projection = (white @ axes.T.to(white.dtype)).half().float()  # as a model keeps it
@@ -61,7 +61,7 @@ class PLDA:
         within = ones * ((rows - means[labels]).square().sum() / (freedom * len(ones))).clamp(min=_SMALLEST)
         made = cls(centre, projection, ones, ones, power, equal_length)
         rows = made.coordinates(features)
-        means = class_means(rows, labels, len(counts))
+        means = means_by_class(rows, labels, len(counts))
         if equal_length:
             within = _floored((rows - means[labels]).square().sum(0) / freedom)
         around = means.square().mean(0) - within * (1 / counts.float()).mean()
@@ -90,12 +90,6 @@ class PLDA:
         classes = vectors @ scaled.T - 0.5 * (vectors.square() @ inverse.T) + constant
         total = 1 + self.between
         return classes + 0.5 * (vectors.square() / total + total.log()).sum(1, keepdim=True)
-
-
-def class_means(vectors: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Means ``[C, R]`` of vectors ``[M, R]``; 0 for a class without any."""
-    sums = vectors.new_zeros(n_classes, vectors.shape[1]).index_add_(0, labels, vectors)
-    return sums / torch.bincount(labels, minlength=n_classes).clamp(min=1).unsqueeze(1)
 
 
 def _floored(variances: Tensor) -> Tensor:

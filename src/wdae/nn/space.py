@@ -78,3 +78,9 @@ def whitening(features: Tensor, labels: Tensor, shrinks: Sequence[float]) -> dic
         root = ((1 - shrink) * values + shrink).rsqrt()
         found[shrink] = ((vectors * root) @ vectors.T).to(features.dtype)
     return found
+
+
+def means_by_class(vectors: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Means ``[C, R]`` of vectors ``[M, R]``; 0 for a class without any."""
+    sums = vectors.new_zeros(n_classes, vectors.shape[1]).index_add_(0, labels, vectors)
+    return sums / torch.bincount(labels, minlength=n_classes).clamp(min=1).unsqueeze(1)

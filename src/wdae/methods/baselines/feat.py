@@ -18,11 +18,12 @@ class Feat(LearnedMethod):
     """Class means attend to each other before queries are compared with them.
 
     Han-Jia Ye, Hexiang Hu, De-Chuan Zhan, Fei Sha, "Few-Shot Learning via Embedding Adaptation with
-    Set-to-Set Functions", CVPR 2020, https://arxiv.org/abs/1812.03664: one head of self-attention with a
-    residual and layer normalisation.
+    Set-to-Set Functions", CVPR 2020, https://arxiv.org/abs/1812.03664: one head of self-attention, with
+    a residual.
 
-    Departures: features are frozen; there is no contrastive term, which adapts the queries' features; scores
-    are scaled cosines; the attention's last map starts at zero, so that it starts at nearest mean.
+    Departures: features are frozen; there is no layer normalisation after the residual, and no contrastive
+    term, which adapts the queries' features; scores are scaled cosines; the attention's last map starts at
+    zero, so that it starts at nearest mean.
     """
 
     name = "feat"

@@ -13,6 +13,7 @@ from wdae.methods.base import BaseClasses, Method, Scorer, Support
 from wdae.methods.examples import LinearScorer
 from wdae.nn.cosine import unit
 from wdae.nn.linear import masked_mean
+from wdae.nn.space import means_by_class, whitening
 
 
 class LinearDiscriminant(Method):
@@ -45,17 +46,8 @@ class LinearDiscriminant(Method):
 
     def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
         """Means of the base classes, and the inverse of the shrunk covariance within them."""
-        features = pool.features.double()
-        sums = features.new_zeros(pool.n_classes, features.shape[1]).index_add_(0, pool.labels, features)
-        means = sums / pool.counts.clamp(min=1).unsqueeze(1)
-        apart = features - means[pool.labels]
-        covariance = apart.T @ apart / max(1, len(features) - pool.n_classes)
-        level = covariance.trace() / len(covariance)
-        if not level > 0:  # images of a class are all alike: any covariance will do
-            covariance, level = torch.eye(len(covariance), dtype=covariance.dtype).to(covariance), level + 1
-        identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
-        shrunk = (1 - self.shrink) * covariance + self.shrink * level * identity
-        self.inverse, self.means = torch.linalg.inv(shrunk / level).float(), means.float()
+        root = whitening(pool.features, pool.labels, (self.shrink,))[self.shrink]
+        self.inverse, self.means = root @ root, means_by_class(pool.features, pool.labels, pool.n_classes)
 
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
         """Discriminants of the means of the shots."""

@@ -1,5 +1,4 @@
-"""Classes tried out: which pictures of a class, left out or held out, are taken for another, and how many
-will be recognised."""
+"""Each class tested on pictures that it has not learned from: what it is taken for, what to expect of it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from wdae.bank import FeatureBank
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.model import Model
-from wdae.methods.calibration import WAYS, step_for
+from wdae.methods.calibration import SHOTS, WAYS, step_for
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
 
@@ -25,7 +24,7 @@ MORE = 5
 
 _MOST = 10  # examples of a class that are left out in turn
 _NEAREST = 3  # added classes whose examples are left out too
-_SHOTS, _EPISODES, _QUERIES = (1, 2, 5, 10, 20), 12, 15
+_EPISODES, _QUERIES = 12, 15
 _STRONGEST = 40.0  # examples that what is known of other classes counts for at most
 _ACCURACY, _STRENGTH = "accuracy_added_", "strength_added_"
 
@@ -48,7 +47,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Tryout:
+class SelfTest:
     """Pictures of a class that it has not learned from: how many, how many are recognised, and confusions."""
 
     n: int
@@ -57,14 +56,14 @@ class Tryout:
 
 
 @torch.no_grad()
-def trial(model: Model, name: str) -> Tryout:
-    """Try a class out: an added one on its examples, each left out in turn, a base class on held-out ones.
+def self_test(model: Model, name: str) -> SelfTest:
+    """Test a class: an added one on its examples, each left out in turn, a base class on held-out pictures.
 
     >>> from wdae import learn, synthetic_bank
     >>> bank = synthetic_bank(12, 0, 2, 30, 16, seed=0, held_out_per_class=10)
     >>> model = learn(bank, method="initial-estimate")
     >>> model.add({"okapi": bank.select(Part.NOVEL).of_class(0)[:5]})
-    >>> trial(model, "okapi").n, trial(model, model.names[0]).n
+    >>> self_test(model, "okapi").n, self_test(model, model.names[0]).n
     (5, 10)
     """
     place, head = model.names.index(name), model.head
@@ -95,7 +94,7 @@ def trial(model: Model, name: str) -> Tryout:
         for c, pairs in taken.items()
     ]
     right = int((own == place).sum())
-    return Tryout(len(own), right, tuple(sorted(confusions, key=lambda one: -one.share)))
+    return SelfTest(len(own), right, tuple(sorted(confusions, key=lambda one: -one.share)))
 
 
 def _predicted(model: Model, name: str) -> Tensor:
@@ -115,14 +114,14 @@ def _predicted(model: Model, name: str) -> Tensor:
     return torch.cat(found)
 
 
-def coinciding(found: Tryout) -> Confusion | None:
+def coinciding(found: SelfTest) -> Confusion | None:
     """The class that another one nearly coincides with, if there is one."""
     worst = found.confusions[0] if found.confusions else None
     return worst if worst is not None and worst.share >= CONFUSED and worst.count >= 2 else None
 
 
 @torch.no_grad()
-def rehearse(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, float]:
+def accuracy_by_shots(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, float]:
     """Accuracies of pseudo-novel classes that are added to a model, for numbers of shots; its figures.
 
     The strength is how many examples of a class of its own they are worth, from how much classes differ.
@@ -132,7 +131,7 @@ def rehearse(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, flo
     pool, n_base = bank.select(Part.VALIDATION), len(base.names)
     generator = torch.Generator().manual_seed(derive_seed(seed, "enough"))
     figures: dict[str, float] = {}
-    for n_shot in _SHOTS:
+    for n_shot in SHOTS:
         shares = []
         for _ in range(_EPISODES if int(pool.counts.min()) > n_shot else 0):
             classes = torch.randperm(pool.n_classes, generator=generator)[:WAYS].tolist()
@@ -152,7 +151,7 @@ def rehearse(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, flo
     return figures
 
 
-def expected(model: Model, name: str, found: Tryout) -> Expected | None:
+def expected(model: Model, name: str, found: SelfTest) -> Expected | None:
     """What is to be expected of an added class, from other classes and from its own examples."""
     figures = model.base.calibration.figures
     means, strengths = (_by_shots(figures, key) for key in (_ACCURACY, _STRENGTH))

@@ -1,0 +1,272 @@
+"""Fitting a detector of the unknown: on held-out base pictures, pseudo-novel classes and outlier pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wdae.bank import ClassSet, FeatureBank
+from wdae.calibration.probabilities import minimise, quantiles
+from wdae.calibration.pseudo_novel import splits, where_to_play
+from wdae.calibration.unknown import (
+    RATE,
+    STEEPEST,
+    STRAYS,
+    AddedClasses,
+    Detector,
+    agreement,
+    joined,
+    share_below,
+)
+from wdae.methods.calibration import SHOTS, WAYS, interpolate
+from wdae.nn.cosine import unit
+from wdae.nn.plda import PLDA
+from wdae.nn.space import means_by_class
+from wdae.parts import Part
+from wdae.runtime.randomness import derive_seed
+
+SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
+"""Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
+
+_MOST = 20_000  # pictures that PLDA is fitted on
+_EPISODES, _QUERIES, _PICTURES, _CLASSES = 60, 15, 60, 300
+_RIDGE = 1e-3
+
+
+@torch.no_grad()
+def fit_detector(
+    bank: FeatureBank,
+    played: FeatureBank | None = None,
+    outliers: Mapping[str, Tensor] | None = None,
+    *,
+    seed: int = 0,
+    images: int = 0,
+) -> Detector | None:
+    """A detector for the base classes of a bank; None where no base images are held out.
+
+    Args:
+        played: the bank whose classes play novel, where it is another.
+        outliers: features ``[m, D]`` of pictures of nothing, by kind; every other one is for figures.
+        images: that of :func:`wdae.calibration.pseudo_novel.splits`.
+    """
+    if not bank.has(Part.BASE_HELD_OUT):
+        return None
+    train, held_out = bank.select(Part.BASE_TRAIN), bank.select(Part.BASE_HELD_OUT)
+    known = held_out.features[:: -(-len(held_out.features) // _MOST)]
+    played = bank if played is None else played
+    pools = _pools(bank, played, images)
+    best: Detector | None = None
+    for settings in SETTINGS:
+        made = _one(train, known, pools, outliers, settings, seed)
+        if best is None or (made is not None and made.worth > best.worth):
+            best = made
+    return best
+
+
+def _one(
+    train: ClassSet,
+    known: Tensor,
+    pools: Sequence[_Pool],
+    outliers: Mapping[str, Tensor] | None,
+    settings: tuple[float, float, bool],
+    seed: int,
+) -> Detector | None:
+    """The detector of one setting."""
+    every = -(-len(train.features) // _MOST)
+    features, labels = train.features[::every], train.labels[::every]
+    plda = PLDA.fit(features, labels, *settings)
+    if plda is None:
+        return None
+    means = means_by_class(plda.coordinates(features), labels, train.n_classes).half().float()
+    ratios = plda.ratios(plda.coordinates(known), means, train.counts).amax(1)
+    made = Detector(plda, means, train.counts, quantiles(ratios), ())
+    if outliers:
+        made = _with_outliers(made, known, {k: rows[::2] for k, rows in outliers.items()})
+    made = replace(made, alone=quantiles(made.familiarity(known, made.added([]))))
+    made = _with_added(made, pools, seed)
+    return replace(made, figures=_figures(made, {k: rows[1::2] for k, rows in (outliers or {}).items()}))
+
+
+def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -> Detector:
+    """With the direction that parts pictures of nothing from held-out ones, by logistic regression."""
+    strange = torch.cat(list(kinds.values()))
+    rows = unit(torch.cat([known, strange])).double()
+    is_strange = torch.cat([torch.zeros(len(known)), torch.ones(len(strange))]).double()
+    weight = torch.where(is_strange > 0, 0.5 / len(strange), 0.5 / len(known)).double()
+    direction = torch.zeros(rows.shape[1], dtype=torch.float64, requires_grad=True)
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
+
+    def loss() -> Tensor:
+        lost = F.binary_cross_entropy_with_logits(rows @ direction + offset, is_strange, reduction="none")
+        return weight @ lost + _RIDGE * direction.square().sum() / 2
+
+    minimise([direction, offset], loss)
+    found = direction.detach().float()
+    return replace(made, outlier=found, outlying=quantiles(-(unit(known) @ found)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Pictures:
+    """Pictures of a class: vectors ``[m, R]``, how familiar the base classes are to them, how ordinary."""
+
+    vectors: Tensor
+    as_base: Tensor
+    ordinary: Tensor
+
+    def some(self, rows: Tensor | slice) -> _Pictures:
+        return _Pictures(self.vectors[rows], self.as_base[rows], self.ordinary[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Pictures]) -> _Pictures:
+        names = ("vectors", "as_base", "ordinary")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Features of pseudo-novel classes, of known base pictures, and which base classes there are."""
+
+    classes: list[Tensor]
+    known: Tensor
+    base: Tensor
+
+
+def _pools(bank: FeatureBank, played: FeatureBank, images: int) -> list[_Pool]:
+    where = where_to_play(played)
+    place = {bank.class_names[c]: i for i, c in enumerate(bank.base_classes)}
+    return [
+        _Pool(
+            [_few(split.pool, c) for c in range(split.pool.n_classes)],
+            torch.cat([_few(split.held_out, c) for c in range(split.held_out.n_classes)]),
+            torch.tensor([place[name] for name in split.held_out.names]),
+        )
+        for split in (splits(played, where, images=images) if where is not None else ())
+    ]
+
+
+def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
+    pools = []
+    for pool in given:
+        base = pool.base
+
+        def pictures(rows: Tensor, base: Tensor = base) -> _Pictures:
+            vectors = made.plda.coordinates(rows)
+            ratios = made.plda.ratios(vectors, made.means[base], made.counts[base]).amax(1)
+            return _Pictures(vectors, share_below(made.known, ratios), made.ordinary(rows))
+
+        pools.append(([pictures(rows) for rows in pool.classes], pictures(pool.known)))
+    unseen = [some for classes, _ in pools for some in classes]
+    if not unseen:
+        return made
+    found = {}
+    for n_shot in SHOTS:
+        if one := _added_classes(made.plda, pools, n_shot, derive_seed(seed, "unknown", n_shot)):
+            found[n_shot] = one
+    alone = joined(*_alone(_Pictures.joined(unseen)))
+    figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
+    strays, noticed = _strays(made.plda, [classes for classes, _ in pools], derive_seed(seed, "strays"))
+    return replace(made, by_shots=found, strays=strays, figures=figures | noticed)
+
+
+def _strays(
+    plda: PLDA, pools: Sequence[list[_Pictures]], seed: int
+) -> tuple[dict[int, float], dict[str, float]]:
+    """How little an example agrees with the others in one sound class of twenty; strays noticed by that."""
+    generator = torch.Generator().manual_seed(seed)
+    found, figures = {}, {}
+    for size in STRAYS:
+        sound, strange = [], []
+        for number in range(_CLASSES):
+            able = [some.vectors for some in pools[number % len(pools)] if len(some.vectors) >= size]
+            if len(able) < 2:
+                return {}, {}
+            mine, other = (able[i] for i in torch.randperm(len(able), generator=generator)[:2].tolist())
+            rows = mine[torch.randperm(len(mine), generator=generator)[:size]]
+            sound.append(agreement(plda, rows).min())
+            rows = torch.cat([rows[1:], other[torch.randint(len(other), (1,), generator=generator)]])
+            strange.append(agreement(plda, rows)[-1])
+        found[size] = float(torch.stack(sound).quantile(RATE))
+        figures[f"strays_{size}"] = float((torch.stack(strange) < found[size]).double().mean())
+    return found, figures
+
+
+def _few(images: ClassSet, c: int) -> Tensor:
+    """Some pictures of a class, evenly over those there are."""
+    rows = images.of_class(c)
+    return rows[:: max(1, len(rows) // _PICTURES)]
+
+
+def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As :func:`wdae.calibration.unknown.joined` takes it, without added classes."""
+    none = torch.zeros_like(some.as_base)
+    return some.as_base, none, some.ordinary, none + 2
+
+
+def _added_classes(
+    plda: PLDA, pools: Sequence[tuple[list[_Pictures], _Pictures]], n_shot: int, seed: int
+) -> AddedClasses | None:
+    """Episodes in which some of the pseudo-novel classes are added, the others never seen."""
+    if not pools:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    ratios: dict[str, list[Tensor]] = {"own": [], "base": [], "unseen": []}
+    others: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {"own": [], "base": [], "unseen": []}
+    for number in range(_EPISODES):
+        classes, known = pools[number % len(pools)]
+        able = [c for c, some in enumerate(classes) if len(some.vectors) > n_shot]
+        n_way = min(WAYS, (len(able) + 1) // 2)
+        if not n_way:
+            return None
+        drawn = [able[i] for i in torch.randperm(len(able), generator=generator)[:n_way].tolist()]
+        orders = [torch.randperm(len(classes[c].vectors), generator=generator) for c in drawn]
+        shots = [classes[c].some(rows[:n_shot]) for c, rows in zip(drawn, orders, strict=True)]
+        means = torch.stack([some.vectors.mean(0) for some in shots])
+        least = torch.stack([some.ordinary.min() for some in shots])
+        counts = torch.full((n_way,), n_shot)
+        own = [
+            classes[c].some(rows[n_shot : n_shot + _QUERIES]) for c, rows in zip(drawn, orders, strict=True)
+        ]
+        unseen = [some.some(slice(0, _QUERIES)) for c, some in enumerate(classes) if c not in drawn]
+        rows = torch.randperm(len(known.vectors), generator=generator)[: WAYS * _QUERIES]
+        for kind, shown in (("own", own), ("base", [known.some(rows)]), ("unseen", unseen)):
+            if shown:
+                some = _Pictures.joined(shown)
+                best = plda.ratios(some.vectors, means, counts).max(1)
+                ratios[kind].append(best.values)
+                others[kind].append((some.as_base, some.ordinary, least[best.indices]))
+    curve = quantiles(torch.cat(ratios["own"]))
+    asked = {
+        kind: (share_below(curve, torch.cat(ratios[kind])), *map(torch.cat, zip(*rows, strict=True)))
+        for kind, rows in others.items()
+        if rows
+    }
+
+    def familiar(kind: str, exponent: float) -> Tensor:
+        as_added, as_base, ordinary, allowed = asked[kind]
+        return joined(as_base, as_added.pow(exponent), ordinary, allowed)
+
+    low, high = -STEEPEST, STEEPEST
+    for _ in range(20):  # the larger the exponent, the fewer pictures of added classes are familiar
+        middle = math.exp((low + high) / 2)
+        lowest = [familiar(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
+        low, high = (math.log(middle), high) if lowest[0] > lowest[1] else (low, math.log(middle))
+    base, added = quantiles(familiar("base", middle)), quantiles(familiar("own", middle))
+    threshold = min(interpolate(base, RATE), interpolate(added, RATE))
+    caught = (familiar("unseen", middle) < threshold).double().mean() if "unseen" in asked else math.nan
+    return AddedClasses(curve, base, added, float(caught), middle)
+
+
+def _figures(made: Detector, outliers: Mapping[str, Tensor]) -> dict[str, float]:
+    """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind."""
+    figures = dict(made.figures) | {
+        f"caught_{k}": one.caught for k, one in made.by_shots.items() if not math.isnan(one.caught)
+    }
+    nobody, threshold = made.added([]), made.threshold(RATE, [])
+    for kind, rows in outliers.items():
+        figures[f"caught_{kind}"] = float((made.familiarity(rows, nobody) < threshold).double().mean())
+    return figures

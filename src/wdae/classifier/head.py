@@ -1,0 +1,127 @@
+"""The linear classifier that a state of a model comes down to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from wdae.errors import ModelError
+from wdae.methods.calibration import log_odds
+from wdae.nn.cosine import unit
+from wdae.nn.space import FeatureSpace
+
+_BLOCK = 256  # vectors scored at once: their scores stay in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The linear classifier that a state of the model comes down to.
+
+    Scores are ``z @ (gains · weights).T + offsets``, where z is the feature in the method's space, of unit
+    length; their softmax are the probabilities.
+
+    Shapes: weights ``[C, D]``, unit rows; gains, offsets ``[C]``; learned ``[N, D]``, estimates ``[n, D]``:
+    the weights that base and added classes started from; shots, steps ``[n]`` (ε; empty without a denoiser).
+    The offset of an added class includes its ``prior`` ``[n]``, how much likelier it is than a base class.
+
+    >>> from wdae.methods import InitialEstimate
+    >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
+    >>> head = Model(base).head
+    >>> head.scores(torch.tensor([[0.0, 3.0, 0.0, 4.0]])).round(decimals=3).tolist()
+    [[0.0, 6.0]]
+    """
+
+    names: tuple[str, ...]
+    n_base: int
+    weights: Tensor
+    gains: Tensor
+    offsets: Tensor
+    learned: Tensor
+    estimates: Tensor
+    shots: Tensor
+    steps: Tensor
+    prior: Tensor
+    space: FeatureSpace | None = None
+
+    @cached_property
+    def initial(self) -> Tensor:
+        """Weights before refinement ``[C, D]``: what the class graph is built on."""
+        return torch.cat([self.learned, self.estimates])
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """Weights with their gains, ``[C, D]``."""
+        return self.weights * self.gains.unsqueeze(1)
+
+    @torch.no_grad()
+    def blocks(self, features: Tensor) -> Iterator[Tensor]:
+        """Calibrated scores ``[m, C]`` of features ``[M, D]``, a few hundred at a time.
+
+        The features need not be normalised.
+        """
+        for some in features.split(_BLOCK):
+            yield self.linear(unit(some) if self.space is None else self.space.features(some))
+
+    def linear(self, vectors: Tensor) -> Tensor:
+        """Calibrated scores ``[M, C]`` of unit vectors ``[M, D]`` of the method's space."""
+        return torch.addmm(self.offsets, vectors, self.matrix.T)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
+        return torch.cat(list(self.blocks(features)))
+
+    def familiarity(self, scores: Tensor) -> Tensor:
+        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
+        best = scores.new_full(scores.shape[:1], -torch.inf)
+        if self.n_base:
+            best = scores[:, : self.n_base].amax(1)
+        if self.n_base < scores.shape[1]:
+            best = torch.maximum(best, (scores[:, self.n_base :] - self.prior).amax(1))
+        return best
+
+    def best(self, features: Tensor) -> Tensor:
+        """The class of the highest score of each of the features, ``[M]``."""
+        return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
+
+    def expecting(self, share: float) -> Head:
+        """The same classes where another share of the pictures is expected to be of added ones."""
+        check_share(share)
+        prior = log_odds(torch.full(self.shots.shape, share, dtype=torch.float64), self.n_base)
+        return self._with_prior(prior)
+
+    def among(self, names: Iterable[str]) -> Head:
+        """Some of the classes alone, each as likely as another; they keep their order."""
+        wanted = set(names)
+        rows = torch.tensor([i for i, name in enumerate(self.names) if name in wanted], dtype=torch.int64)
+        base, added = rows[rows < self.n_base], rows[rows >= self.n_base] - self.n_base
+        equal = self._with_prior(torch.zeros_like(self.prior))
+        return replace(
+            equal,
+            names=tuple(self.names[i] for i in rows.tolist()),
+            n_base=len(base),
+            weights=self.weights[rows],
+            gains=self.gains[rows],
+            offsets=equal.offsets[rows],
+            learned=self.learned[base],
+            estimates=self.estimates[added],
+            shots=self.shots[added],
+            steps=self.steps[added] if len(self.steps) else self.steps,
+            prior=equal.prior[added],
+        )
+
+    def _with_prior(self, prior: Tensor) -> Head:
+        offsets = self.offsets.clone()
+        offsets[self.n_base :] += prior - self.prior
+        return replace(self, offsets=offsets, prior=prior)
+
+
+def check_share(share: float) -> None:
+    """Refuse what is no share of pictures."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise ModelError(
+            f"the share of pictures expected to be of added classes lies between 0 and 1, got {share!r}"
+        )
