@@ -1,20 +1,27 @@
 """The class graph: each class is joined to its nearest classes by cosine similarity.
 
 Similarities are computed in blocks of rows, so memory is O(N·J + block·N). A graph over base classes is built
-once; :func:`extend_graph` adds n novel classes in O(n·N), exactly.
+once; :func:`extend_graph` adds n novel classes in O(n·N), exactly. Of MANY classes on a CPU, neighbours come
+from an index (:mod:`wdae.nn.class_index`), and :func:`surroundings` adds novel classes in O(n · log N).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
+from wdae.nn.class_index import ClassIndex, has_index
 from wdae.nn.cosine import unit
+from wdae.printing import warn
 
 DEFAULT_MEMORY_MB = 256.0
+MANY = 50_000
+"""Classes from which on a CPU takes an index, where one is installed; a GPU compares all with all."""
+_GPU_SHARE = 0.1  # of a GPU's memory, for a block of similarities
+_PROPOSED = 4  # classes near a novel one that are looked at, for each neighbour it gets
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class ClassGraph:
 
     Shapes:
         ``neighbours`` ``[..., N, J]`` (class indices, nearest first), ``similarities`` ``[..., N, J]``
-        (cosines), with N classes and J neighbours.
+        (cosines), with N classes and J neighbours. ``index``: where the neighbours come from an index.
 
     >>> graph = build_graph(torch.eye(4), n_neighbours=2)
     >>> graph.neighbours.shape, graph.strengths[0].tolist()
@@ -33,6 +40,7 @@ class ClassGraph:
     neighbours: Tensor
     similarities: Tensor
     inverse_temperature: float = 5.0
+    index: ClassIndex | None = field(default=None, compare=False, repr=False)
 
     @property
     def strengths(self) -> Tensor:
@@ -52,15 +60,20 @@ def build_graph(
     weights: Tensor,
     n_neighbours: int = 10,
     inverse_temperature: float = 5.0,
-    memory_mb: float = DEFAULT_MEMORY_MB,
+    memory_mb: float | None = None,
+    many: int = MANY,
 ) -> ClassGraph:
     """Join each class to its J nearest classes by cosine similarity, itself excluded.
+
+    Of ``many`` classes or more on a CPU, an index finds the neighbours (recall and settings: its ``facts``).
 
     Args:
         weights: initial estimates ``[..., N, D]``, before any noise.
         n_neighbours: J; with fewer than J + 1 classes, all the others are neighbours.
         inverse_temperature: of the softmax over a class's neighbours.
-        memory_mb: cap on the block of similarities held at once.
+        memory_mb: cap on the block of similarities held at once; by default 256 or, on a GPU, a tenth of its
+            memory.
+        many: number of classes from which an index is taken.
 
     >>> angles = torch.tensor([0.0, 0.1, 1.0, 1.2])  # four classes in the plane
     >>> graph = build_graph(torch.stack([angles.cos(), angles.sin()], dim=1), n_neighbours=1)
@@ -72,6 +85,16 @@ def build_graph(
     J = min(n_neighbours, N - 1)
     flat = unit(weights.float()).reshape(-1, N, D)  # [E, N, D]
     E = flat.shape[0]
+    if not lead and many <= N and flat.device.type == "cpu":
+        if has_index():
+            return _indexed(flat[0], J, inverse_temperature)
+        warn(f"{N} classes are compared with each other; an index is quicker: pip install 'wdae[index]'")
+    if memory_mb is None:
+        memory_mb = DEFAULT_MEMORY_MB
+        if flat.device.type == "cuda":
+            memory_mb = max(
+                memory_mb, _GPU_SHARE * torch.cuda.get_device_properties(flat.device).total_memory / 2**20
+            )
     rows = max(1, min(N, int(memory_mb * 2**20 / (flat.element_size() * N * E))))
     blocks = []
     with torch.autocast(flat.device.type, enabled=False):  # who is whose neighbour is decided in float32
@@ -83,6 +106,69 @@ def build_graph(
     similarities = torch.cat([b.values for b in blocks], dim=1).reshape(*lead, N, J)
     neighbours = torch.cat([b.indices for b in blocks], dim=1).reshape(*lead, N, J)
     return ClassGraph(neighbours, similarities, inverse_temperature)
+
+
+def _indexed(weights: Tensor, J: int, inverse_temperature: float) -> ClassGraph:
+    """The graph of unit rows ``[N, D]``, by an index of them."""
+    index = ClassIndex.build(weights, J)
+    names, cosines = index.nearest(weights, J + 1)
+    own = names == torch.arange(len(names)).unsqueeze(1)
+    best = cosines.masked_fill_(own, -torch.inf).topk(J, dim=1)
+    return ClassGraph(names.gather(1, best.indices), best.values, inverse_temperature, index)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The classes that results of n novel ones depend on, and their part of the class graph.
+
+    Shapes: ``near`` ``[S]``: base classes; ``graph`` over S + n nodes, those first. Lists of the outermost
+    classes are not theirs: nothing depends on them but by their weights.
+    """
+
+    near: Tensor
+    graph: ClassGraph
+
+
+@torch.no_grad()
+def surroundings(
+    graph: ClassGraph, base: Tensor, novel: Tensor, n_neighbours: int, hops: int
+) -> Surroundings:
+    """Add novel classes to a graph that has an index, as far as ``hops`` edges around them.
+
+    Exact but for novel classes that the index proposes no true neighbour for.
+
+    Args:
+        graph: of the base classes, with its index.
+        base: unit base weights ``[N, D]``.
+        novel: unit initial estimates ``[n, D]``.
+    """
+    assert graph.index is not None
+    N, n = len(base), len(novel)
+    J = min(n_neighbours, N + n - 1)
+    ids, cosines = graph.index.nearest(novel, _PROPOSED * J)
+    to_novel = (novel @ novel.T).fill_diagonal_(-torch.inf)
+    newcomers = N + torch.arange(n)
+    lists = [_best(torch.cat([ids, newcomers.expand(n, n)], 1), torch.cat([cosines, to_novel], 1), J)]
+    seen = torch.zeros(0, dtype=torch.int64)
+    for depth in range(hops):
+        found = lists[-1][0].unique()
+        ring = found[(found < N) & ~torch.isin(found, seen)]
+        seen = torch.cat([seen, ring])
+        names = torch.cat([graph.neighbours[ring], newcomers.expand(len(ring), n)], 1)
+        near = torch.cat([graph.similarities[ring], base[ring] @ novel.T], 1)
+        if depth == hops - 1:  # their lists matter to nobody
+            names, near = ring.unsqueeze(1).expand(-1, J), torch.zeros(len(ring), J)
+        lists.append(_best(names, near, J))
+    place = torch.cat([seen, newcomers])
+    order = place.argsort()
+    names, near = (torch.cat([*(pair[i] for pair in lists[1:]), lists[0][i]]) for i in (0, 1))
+    local = order[torch.searchsorted(place[order], names)]
+    return Surroundings(seen, ClassGraph(local, near, graph.inverse_temperature))
+
+
+def _best(names: Tensor, similarities: Tensor, J: int) -> tuple[Tensor, Tensor]:
+    best = similarities.topk(J, dim=1)
+    return names.gather(1, best.indices), best.values
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,16 @@
 :class:`BaseState` runs the base classes through the denoiser once. Adding novel classes then recomputes only
 the *active* nodes: the novel ones, and the base ones whose result changes (or, if only novel results are
 asked for, those a novel result depends on). The result is that of :func:`wdae.nn.generate.refine`.
+
+Of very many base classes, whose graph has an index, nothing is computed ahead: novel results depend on the
+classes a few edges around them alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +20,20 @@ from torch import Tensor
 
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser, Layer
-from wdae.nn.graph import DEFAULT_MEMORY_MB, ClassGraph, GraphExtension, build_graph, extend_graph
+from wdae.nn.graph import (
+    DEFAULT_MEMORY_MB,
+    ClassGraph,
+    GraphExtension,
+    build_graph,
+    extend_graph,
+    surroundings,
+)
 from wdae.nn.layers import SLOPE, HiddenUpdate, LastUpdate, fold_batch_norm
 from wdae.nn.split_linear import part_scales
 
 # Messages are computed in blocks that stay in the cache of a CPU core; on other devices, under the cap.
 _CPU_BLOCK_MB = 2.0
+_ROWS = 65_536  # classes of a block, where there are very many
 _ROUND = 64  # numbers of rows are multiples of it
 
 
@@ -121,25 +133,40 @@ class BaseState:
         memory_mb: float = DEFAULT_MEMORY_MB,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.base = unit(base.float())
+        known = graph is not None and graph.index is not None  # then rows are of unit length: no copy
+        self.base = base if known else unit(base.float())
         self.n_neighbours = n_neighbours
         self.memory_mb = memory_mb
         self.dtype = dtype
+        self.denoiser = denoiser
         self.layers = denoiser.stack
         if denoiser.kind == "gnn" and graph is None:
             graph = build_graph(self.base, n_neighbours, inverse_temperature, memory_mb)
         self.graph = graph if denoiser.kind == "gnn" else None
-        self.states: list[_LayerState] = []
-        self.reconstructed = self._reconstruct_base()  # [N, D]
+        self.local = self.graph is not None and self.graph.index is not None
+        if not self.local:
+            _ = self._results
 
+    @property
+    def states(self) -> list[_LayerState]:
+        """What is kept of each layer."""
+        return self._results[0]
+
+    @property
+    def reconstructed(self) -> Tensor:
+        """Reconstructions of the base classes alone ``[N, D]``."""
+        return self._in_blocks if self.local else self._results[1]
+
+    @cached_property
     @torch.no_grad()
-    def _reconstruct_base(self) -> Tensor:
+    def _results(self) -> tuple[list[_LayerState], Tensor]:
         """Run the base classes alone through all layers, keeping what later calls need."""
         weights = self.base.to(self.dtype)
+        states: list[_LayerState] = []
         hidden: list[Tensor] = []
         for layer in self.layers:
             state = self._layer_state(layer, weights, hidden)
-            self.states.append(state)
+            states.append(state)
             messages = []
             if state.nodes is not None:
                 assert self.graph is not None
@@ -147,13 +174,42 @@ class BaseState:
                 messages = [self._messages(nodes, nodes, self.graph.neighbours, self.graph.strengths)]
             mapped = state.update.add_rest(state.update_share.clone(), [*hidden, *messages])
             if isinstance(layer.update, LastUpdate):
-                return layer.update.activate(self.base, mapped.float())
+                return states, layer.update.activate(self.base, mapped.float())
             hidden.append(_activate(mapped).to(self.dtype))
         raise AssertionError("a denoiser ends in a LastUpdate")
 
-    def _layer_state(self, layer: Layer, weights: Tensor, hidden: list[Tensor]) -> _LayerState:
-        """A layer's maps with their BatchNorm, which in evaluation is linear too, folded in."""
-        scales = part_scales(1 + len(hidden))
+    @cached_property
+    @torch.no_grad()
+    def _in_blocks(self) -> Tensor:
+        """The same reconstructions, nothing kept for later, in blocks of classes: memory O(N · (D + L·H))."""
+        assert self.graph is not None
+        N, strengths = len(self.base), self.graph.strengths
+        blocks = [slice(start, start + _ROWS) for start in range(0, N, _ROWS)]
+        hidden: list[Tensor] = []
+        for layer in self.layers:
+            update, message = self._maps(layer, len(hidden))
+            nodes = torch.cat(
+                [
+                    message.add_rest(message.share(self.base[b]), [u[b] for u in hidden]).float()
+                    for b in blocks
+                ]
+                if message is not None
+                else []
+            )
+            last = layer.update if isinstance(layer.update, LastUpdate) else None
+            out = self.base.new_empty(N, self.base.shape[1] if last else layer.update.linear.out_features)
+            for b in blocks:
+                sent = self._messages(nodes, nodes[b], self.graph.neighbours[b], strengths[b])
+                mapped = update.add_rest(update.share(self.base[b]), [*(u[b] for u in hidden), sent]).float()
+                out[b] = last.activate(self.base[b], mapped) if last else _activate(mapped)
+            if last:
+                return out
+            hidden.append(out)
+        raise AssertionError("a denoiser ends in a LastUpdate")
+
+    def _maps(self, layer: Layer, n_hidden: int) -> tuple[_FoldedLinear, _FoldedLinear | None]:
+        """A layer's maps, update and message, with their BatchNorm, in evaluation linear too, folded in."""
+        scales = part_scales(1 + n_hidden)
         blocks = layer.update.linear.blocks([*scales, 1.0] if layer.message is not None else scales)
         bias: Tensor = layer.update.linear.bias
         if isinstance(layer.update, HiddenUpdate):
@@ -161,11 +217,17 @@ class BaseState:
             blocks = [gain[:, None] * b for b in blocks]
         update = _FoldedLinear.of(blocks, bias, self.dtype)
         if layer.message is None:
-            return _LayerState(update, update.share(weights))
+            return update, None
         gain, shift = layer.message.fold()
         linear = layer.message.linear
         folded = [gain[:, None] * b for b in linear.blocks(scales)]
-        message = _FoldedLinear.of(folded, linear.bias * gain + shift, self.dtype)
+        return update, _FoldedLinear.of(folded, linear.bias * gain + shift, self.dtype)
+
+    def _layer_state(self, layer: Layer, weights: Tensor, hidden: list[Tensor]) -> _LayerState:
+        """A layer's maps and their results for the base classes."""
+        update, message = self._maps(layer, len(hidden))
+        if message is None:
+            return _LayerState(update, update.share(weights))
         share = message.share(weights)
         nodes = message.add_rest(share.clone(), hidden)
         return _LayerState(update, update.share(weights), message, share, nodes)
@@ -177,6 +239,8 @@ class BaseState:
         With ``with_base`` the base classes whose reconstruction changes are returned too; without, only
         what the novel ones depend on is computed.
         """
+        if self.local and not with_base:
+            return self._refine_locally(novel)
         E, n, D = novel.shape
         N = self.base.shape[0]
         flat = novel.reshape(E * n, D)
@@ -222,6 +286,22 @@ class BaseState:
                 return Refined(out[: E * n].view(E, n, D), episode[:found], node[:found], base)
             hidden.append(_activate(mapped).to(self.dtype))
         raise AssertionError("a denoiser ends in a LastUpdate")
+
+    def _refine_locally(self, novel: Tensor) -> Refined:
+        """Novel results from the classes around them alone: an edge for each layer."""
+        assert self.graph is not None
+        none = torch.zeros(0, dtype=torch.int64)
+        results = []
+        for some in novel:
+            around = surroundings(self.graph, self.base, some, self.n_neighbours, len(self.layers))
+            weights = torch.cat([self.base[around.near], some])[None]
+            lists = replace(
+                around.graph,
+                neighbours=around.graph.neighbours[None],
+                similarities=around.graph.similarities[None],
+            )
+            results.append(self.denoiser.eval()(weights, lists)[0, len(around.near) :])
+        return Refined(torch.stack(results), none, none, self.base[:0])
 
     def _affected(self, extension: GraphExtension, with_base: bool) -> Tensor:
         """Base classes to recompute, ``[E, N]``: those that change, or that novel results depend on."""

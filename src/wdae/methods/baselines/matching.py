@@ -7,9 +7,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support
+from wdae.methods.baselines.attention_lstm import AttentionLSTM
 from wdae.methods.examples import support_examples
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.linear import identity_linear
 

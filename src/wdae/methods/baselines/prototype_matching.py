@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
+from wdae.methods.baselines.attention_lstm import AttentionLSTM
 from wdae.methods.examples import add_hallucinated, most_per_shot
 from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
-from wdae.nn.attention_lstm import AttentionLSTM
 from wdae.nn.cosine import unit
 from wdae.nn.linear import masked_mean, mlp
 
