@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from PIL import Image
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor, channels_last
 
-from wdae.data.colour import normalise
 from wdae.data.decode import Interpolation, Pixels, resample
 from wdae.errors import ModelError, RecipeError
 from wdae.storage.records import Record, faults
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREPROCESSING = "preprocessing"
 """Under this key a bank's provenance and an export's metadata have it."""
@@ -162,6 +163,10 @@ class Preprocessing(Record):
 
     def prepare(self, batch: Tensor) -> Tensor:
         """What the network takes. Shapes: uint8 [B, 3, S, S] → float32 [B, 3, S, S], channels last."""
+        from torch import channels_last  # here, so that what only decodes pictures does not wait for torch
+
+        from wdae.data.colour import normalise
+
         values = batch.float() / 255
         if self.value_range != 1:
             values = values * self.value_range

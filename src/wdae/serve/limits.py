@@ -1,0 +1,52 @@
+"""How much the service takes from whom."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_Count = Annotated[int, Field(ge=1)]
+
+
+class Limits(BaseModel):
+    """What a request, a key and a model may ask for; memory and disk are bounded by these.
+
+    Args:
+        picture_bytes: of one file.
+        picture_pixels: of one picture; JPEGs, which are decoded at a fraction, may have twice as many.
+        upload_files: of one request.
+        upload_bytes: of one request.
+        import_files: of one zip.
+        import_bytes: of one zip, and of all that is in it.
+        requests: of one key, or one address without one, in a second, on average over ten.
+        model_bytes: pictures kept for one model.
+        models: how many there may be.
+        classes: that may be added to one model.
+        examples: that one model may keep.
+        decoders: processes that decode pictures; 0: as many as cores, at most four.
+        decoder_bytes: memory of one such process.
+        decoder_seconds: that one picture may take.
+        uploads_at_once: requests with pictures that are served at a time; others wait.
+
+    >>> Limits().picture_bytes
+    33554432
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    picture_bytes: _Count = 32 * 2**20
+    picture_pixels: _Count = 50_000_000
+    upload_files: _Count = 500
+    upload_bytes: _Count = 256 * 2**20
+    import_files: _Count = 100_000
+    import_bytes: _Count = 4 * 2**30
+    requests: _Count = 100
+    model_bytes: _Count = 10 * 2**30
+    models: _Count = 1_000
+    classes: _Count = 10_000
+    examples: _Count = 200_000
+    decoders: Annotated[int, Field(ge=0)] = 0
+    decoder_bytes: _Count = 3 * 2**29
+    decoder_seconds: Annotated[float, Field(gt=0)] = 20.0
+    uploads_at_once: _Count = 64
