@@ -5,8 +5,8 @@
     ${ROUND}stage1-resnet12-small.yaml --seed 1 -o one
     ${ROUND}stage1-resnet12-small-taught.yaml --seed 0 --start zero/model \\
         --distillation.teachers zero/model one/model -o taught --dtype float16
-    wdae extract --data DIR --backbone taught/model -o bank --dtype int8
-    python scripts/embed_backbone.py bank src/wdae/assets/resnet12 --model taught/model \\
+    wdae extract --data DIR --backbone taught/model --size 72 -o bank --dtype int8
+    python scripts/embed_backbone.py bank src/wdae/assets/resnet12 --model taught/model --side 72 \\
         --started-from zero/model --trained-on 'one NVIDIA H200'
 
 Without ``--model`` the backbone in the folder stays as it is and the ready model is made anew, from a bank of
@@ -50,7 +50,7 @@ from wdae.evaluation.results import Estimate
 from wdae.methods.base import Method, base_classes
 from wdae.nn.cosine import unit
 from wdae.runs.environment import commit
-from wdae.stage1.model_file import CARD, WEIGHTS, write_model
+from wdae.stage1.model_file import CARD, WEIGHTS, write_card, write_model
 from wdae.stage2.config import MetaRecipe
 from wdae.storage.files import sha256, write_text
 from wdae.storage.records import read_json
@@ -141,12 +141,16 @@ def embed(
     started_from: Path | None = None,
     trained_on: str | None = None,
     same_method: bool = False,
+    side: int | None = None,
 ) -> None:
-    """Write the ready model to ``out/ready``, the backbone of ``model`` to ``out``, and the model card."""
+    """Write the ready model to ``out/ready``, the backbone of ``model`` to ``out``, and the model card.
+
+    ``side`` is that of the pictures from now on, which may be another than in training.
+    """
     if bank.info.get("flip_average") or bank.info.get("crops"):
         raise ModelError("the bank's features are means; extract without --flip-average and --crops")
     source = out if model is None else model
-    seen, own = bank.info.get("sizes"), read_json(source / CARD)["image_size"]
+    seen, own = bank.info.get("sizes"), side or read_json(source / CARD)["image_size"]
     if seen not in (None, [own]):
         raise ModelError(f"the bank's pictures are of {seen} px, the model's of {own}; extract those")
     if model is not None and bank.info.get("model_sha256") not in (None, sha256(model / WEIGHTS)):
@@ -154,11 +158,13 @@ def embed(
     names = readable_names()
     if model is not None:
         half = {k: v.half() if v.is_floating_point() else v for k, v in load_tensors(model / WEIGHTS).items()}
-        taken = _card(read_json(model / CARD), names) | {"trained_on": trained_on}
+        taken = _card(read_json(model / CARD), names) | {"trained_on": trained_on, "image_size": own}
         if started_from is not None:
             first = read_json(started_from / CARD)
             taken["started_from"] = {"recipe": _plain(first["recipe"]), "figures": first["figures"]}
         write_model(out, half, taken)
+    elif side is not None:
+        write_card(out, read_json(out / CARD) | {"image_size": side})  # models name the weights' digest
     card = read_json(out / CARD)
     bank = replace(bank, class_names=tuple(names.get(name, name) for name in bank.class_names))
     if not bank.has(Part.BASE_HELD_OUT):
@@ -345,10 +351,14 @@ def main() -> None:
         "--started-from", type=Path, help="the model that the backbone's training went on from"
     )
     parser.add_argument("--trained-on", help="the machine, for the model card")
+    parser.add_argument("--side", type=int, help="of the pictures from now on; that of training by default")
     parser.add_argument("--same-method", action="store_true", help="train no method; keep the one there is")
     parser.add_argument("--episodes", type=int, default=20_000, help="of the card's figures")
     args = parser.parse_args()
-    facts = {name: getattr(args, name) for name in ("started_from", "trained_on", "same_method", "episodes")}
+    facts = {
+        name: getattr(args, name)
+        for name in ("started_from", "trained_on", "same_method", "episodes", "side")
+    }
     embed(FeatureBank.open(args.bank), args.out, args.model, **facts)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
 from wdae.extract.run import run_extraction
+from wdae.stage1.model_file import load_model
 from wdae.stage1.run import run_pretraining
 
 SIDE = 16
@@ -112,6 +115,28 @@ def test_every_figure_of_the_model_card_is_measured(small: Path) -> None:
     ):
         row = next(line for line in text.splitlines() if line.startswith(start))
         assert row.count("±") == row.count("%") >= 2
+
+
+def test_another_side_leaves_the_weights_as_they_are(small: Path, tmp_path: Path) -> None:
+    """Models name their digest: those learned at the side before go on working."""
+    shutil.copytree(small, tmp_path / "resnet12")
+    bank = FeatureBank.open(small.parent / "bank")
+    bank = replace(bank, info={**bank.info, "sizes": [SIDE + 4]})
+    with pytest.raises(ModelError, match="extract those"):
+        embed(bank, tmp_path / "resnet12", recipe=QUICK, episodes=20)
+    embed(bank, tmp_path / "resnet12", episodes=20, same_method=True, side=SIDE + 4)
+    card, before = (load_model(folder).card for folder in (tmp_path / "resnet12", small))
+    assert card["image_size"] == SIDE + 4 and card["files"] == before["files"]
+    ready = load(tmp_path / "resnet12" / "ready").backbone
+    assert ready is not None and ready.image_size == SIDE + 4
+    model = load(small / "ready")  # as learned before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "resnet12")
+        picture = next((small.parent / "data" / "base").rglob("*.png"))
+        assert model.backbone is not None and model.backbone.image_size == SIDE
+        found = model.backbone.features([picture])
+    again = load(small / "ready").backbone
+    assert again is not None and torch.equal(found, again.features([picture]))
 
 
 def test_the_backbone_says_what_it_is(small: Path) -> None:
@@ -228,8 +253,6 @@ def test_features_with_the_backbone_they_came_from(
 def test_another_backbone_than_the_models_is_refused(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     from wdae.stage1.model_file import write_model
     from wdae.storage.records import read_json
     from wdae.storage.tensors import load_tensors

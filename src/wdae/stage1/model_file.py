@@ -129,8 +129,12 @@ def save_model(
 
 def write_model(folder: str | Path, tensors: Mapping[str, Tensor], card: dict[str, Any]) -> None:
     """Write weights, then the card that lists them."""
-    folder = Path(folder)
-    save_tensors(folder / WEIGHTS, tensors, {"format": Stage1Manifest.FORMAT})
+    save_tensors(Path(folder) / WEIGHTS, tensors, {"format": Stage1Manifest.FORMAT})
+    write_card(Path(folder), card)
+
+
+def write_card(folder: Path, card: dict[str, Any]) -> None:
+    """Write the card of the weights that lie in a folder."""
     content = {key: value for key, value in card.items() if key not in Manifest.model_fields}
     content["files"] = {WEIGHTS: manifests.entry(folder / WEIGHTS)}
     manifests.write(Stage1Manifest, folder, content)
