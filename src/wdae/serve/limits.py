@@ -27,7 +27,7 @@ class Limits(BaseModel):
         decoders: processes that decode pictures; 0: as many as cores, at most four.
         decoder_bytes: memory of one such process.
         decoder_seconds: that one picture may take.
-        uploads_at_once: requests with pictures that are served at a time; others wait.
+        in_flight_bytes: that all requests together may be uploading; others are told to try again.
 
     >>> Limits().picture_bytes
     33554432
@@ -49,4 +49,4 @@ class Limits(BaseModel):
     decoders: Annotated[int, Field(ge=0)] = 0
     decoder_bytes: _Count = 3 * 2**29
     decoder_seconds: Annotated[float, Field(gt=0)] = 20.0
-    uploads_at_once: _Count = 64
+    in_flight_bytes: _Count = 2**30

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,23 @@ class PictureStore(ABC):
         """Remove what a job worked on."""
         self._remove(_key(_INCOMING, job, ".zip"))
 
+    def put_part(self, job: str, number: int, data: bytes) -> None:
+        """Keep a part of what a job gives."""
+        self._write(_key(f"job-{job}", f"{number:09d}", ".jsonl"), data)
+
+    def parts(self, job: str) -> Iterator[bytes]:
+        """What a job gave, part by part, in order."""
+        for name in sorted(self._names(_key(f"job-{job}"))):
+            yield self._read(f"job-{job}/{name}")
+
+    def delete_parts(self, job: str) -> None:
+        """Remove what a job gave."""
+        self._remove_all(_key(f"job-{job}"))
+
+    def has(self, model: str, picture: str) -> bool:
+        """Whether a picture is kept."""
+        return self._exists(_key(model, picture, ".jpg"))
+
     @abstractmethod
     def check(self) -> None:
         """Raise where the store cannot be reached."""
@@ -80,6 +98,8 @@ class PictureStore(ABC):
     def _write(self, key: str, data: bytes) -> None: ...
     @abstractmethod
     def _read(self, key: str) -> bytes: ...
+    @abstractmethod
+    def _exists(self, key: str) -> bool: ...
     @abstractmethod
     def _remove(self, key: str) -> None: ...
     @abstractmethod
@@ -112,6 +132,9 @@ class FolderStore(PictureStore):
             return (self.folder / key).read_bytes()
         except FileNotFoundError:
             raise KeyError(key) from None
+
+    def _exists(self, key: str) -> bool:
+        return (self.folder / key).is_file()
 
     def _remove(self, key: str) -> None:
         (self.folder / key).unlink(missing_ok=True)
@@ -165,6 +188,9 @@ class BucketStore(PictureStore):
     def _read(self, key: str) -> bytes:
         found: bytes = self._tried(self.files.cat_file, f"{self.root}/{key}", key=key)
         return found
+
+    def _exists(self, key: str) -> bool:
+        return bool(self._tried(self.files.exists, f"{self.root}/{key}"))
 
     def _remove(self, key: str) -> None:
         with suppress(KeyError):
