@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own, in a folder: the machine's where it has one (15 or newer), else that inside the wheel."""
+"""A PostgreSQL of one's own, in a folder: the machine's (15 or newer), else that inside the wheel."""
 
 from __future__ import annotations
 
