@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from wdae.data import CentralSquare, RandomSquare, open_dataset, pixels, stream
+from wdae.data import CentralSquare, RandomSquare, open_dataset, pixels
+from wdae.data.stream import stream
 from wdae.errors import DataError
 
 

@@ -10,22 +10,11 @@ import torch
 
 from wdae.backbones.base import Backbone
 from wdae.backbones.onnx_file import KIND, of_size
-from wdae.backbones.preprocessing import LARGEST, Colour, Preprocessing, Spread
+from wdae.backbones.preprocessing import LARGEST
 from wdae.backbones.registry import build, names
 from wdae.errors import ModelError, RecipeError
-from wdae.storage.records import ClassNames, Digest, Info, Text, shown
+from wdae.storage.records import shown
 from wdae.storage.trust import Trust, refuse_untrusted, trusting
-
-
-class BackboneCard(Preprocessing):
-    """What a model's file says of its backbone and of how pictures are prepared for it."""
-
-    backbone: Text
-    backbone_options: Info
-    mean: Colour
-    std: Spread
-    class_names: ClassNames = ()
-    weights_sha256: Digest | None = None
 
 
 def build_from_file(

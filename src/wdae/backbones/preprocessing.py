@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from pydantic import Field, ValidationError, model_validator
 
 from wdae.data.decode import Interpolation, Pixels, resample
 from wdae.errors import ModelError, RecipeError
-from wdae.storage.records import Record, faults
+from wdae.storage.records import ClassNames, Digest, Info, Record, Text, faults
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -171,6 +172,26 @@ class Preprocessing(Record):
         if self.value_range != 1:
             values = values * self.value_range
         return normalise(values, self.mean, self.std).contiguous(memory_format=channels_last)
+
+    def prepared(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """The same without torch. Shapes: uint8 [B, S, S, 3] → float32 [B, 3, S, S]."""
+        values = batch.astype(np.float32) / np.float32(255)
+        if self.value_range != 1:
+            values *= np.float32(self.value_range)
+        values -= np.array(self.mean, np.float32)
+        values /= np.array(self.std, np.float32)
+        return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+
+
+class BackboneCard(Preprocessing):
+    """What a model's file says of its backbone and of how pictures are prepared for it."""
+
+    backbone: Text
+    backbone_options: Info
+    mean: Colour
+    std: Spread
+    class_names: ClassNames = ()
+    weights_sha256: Digest | None = None
 
 
 def refuse_other(one: Preprocessing, name: str, other: Preprocessing, other_name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from wdae.errors import RecipeError, nearest
 Factory = TypeVar("Factory", bound=Callable[..., Backbone])
 
 _FACTORIES: dict[str, Callable[..., Backbone]] = {}
+_OURS = ("conv4", "efficientnet_lite", "resnet", "wide_resnet")
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
@@ -41,7 +43,13 @@ def names() -> list[str]:
     >>> "resnet12" in names()
     True
     """
-    return sorted(_FACTORIES)
+    return sorted(_known())
+
+
+def _known() -> dict[str, Callable[..., Backbone]]:
+    for module in _OURS:  # each registers its own
+        importlib.import_module(f"wdae.backbones.{module}")
+    return _FACTORIES
 
 
 def build(name: str, **options: Any) -> Backbone:
@@ -55,7 +63,7 @@ def build(name: str, **options: Any) -> Backbone:
     >>> build("conv4-64", image_size=32).feature_dim
     256
     """
-    if name in _FACTORIES:
+    if name in _known():
         factory = _FACTORIES[name]
         known = inspect.signature(factory).parameters
         for option in options:

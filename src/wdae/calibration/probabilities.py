@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.bank import ClassSet
+from wdae.methods.records import QUANTILES
 
-QUANTILES = 201
 MOST_SCORES = 3e7
 """Images × base classes that a gain is fitted on; of more images, every second, third, ... is taken."""
 

@@ -15,20 +15,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wdae.calibration.probabilities import QUANTILES
-from wdae.methods.calibration import SHOTS, WAYS, interpolate, step_for
+from wdae.calibration.familiarity import OUTLIER_SHARE, check_kept
+from wdae.calibration.familiarity import STEEPEST as STEEPEST
+from wdae.calibration.familiarity import STRAYS as STRAYS
+from wdae.methods.calibration import WAYS, interpolate, step_for
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 
-STRAYS = (3, 5, 10)
-"""Numbers of examples among which one may be a stray."""
 RATE = 0.05
 """The rate of false alarms, and of warnings, that figures are measured at."""
 
-_OUTLIER_SHARE = 0.1  # of all false alarms that may come of the test for pictures of nothing
-STEEPEST = 3.0
-"""Log of the largest exponent of :class:`AddedClasses`."""
-_FARTHEST = 1e6  # ratios that a file may hold
 
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""
@@ -193,28 +189,13 @@ class Detector:
     @classmethod
     def of_tensors(cls, kept: Mapping[str, Tensor], n_base: int, dim: int) -> Detector:
         """From a model's file, checked."""
-        shapes = {"centre": (dim,), "projection": (dim, dim), "widths": (dim,), "between": (dim,)}
-        shapes |= {"means": (n_base, dim), "counts": (n_base,), "outlier": (dim,), "strays": (len(STRAYS),)}
-        for name, shape in shapes.items():
-            if name in kept and (kept[name].shape != shape or not bool(kept[name].isfinite().all())):
-                raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")
-        if not 0 < float(kept["power"]) <= 1:
-            raise ValueError(f"a detector of power {float(kept['power'])}")
-        if int(kept["counts"].min()) < 0:
-            raise ValueError("a detector with negative counts")
-        if not bool((kept["widths"] > 0).all() and (kept["between"] >= 0).all()):
-            raise ValueError("a detector with negative variances")
+        check_kept({name: tensor.numpy() for name, tensor in kept.items()}, n_base, dim)
         by_shots = {}
         if "shots" in kept:
-            shots = kept["shots"].tolist()
-            own, base, added = _points(kept["own"]), *(_points(kept[k], 0, 1) for k in ("base", "added"))
-            if not set(shots) <= set(SHOTS):
-                raise ValueError(f"added classes with {shots} shots")
-            if not bool((kept["exponent"].log().abs() <= STEEPEST).all()):
-                raise ValueError("added classes with exponents out of range")
+            curves = (map(tuple, kept[name].tolist()) for name in ("own", "base", "added"))
             numbers = (kept[name].tolist() for name in ("caught", "exponent"))
-            rows = zip(own, base, added, *numbers, strict=True)
-            by_shots = {k: AddedClasses(*row) for k, row in zip(shots, rows, strict=True)}
+            rows = zip(*curves, *numbers, strict=True)
+            by_shots = {k: AddedClasses(*row) for k, row in zip(kept["shots"].tolist(), rows, strict=True)}
         return cls(
             PLDA(
                 **{name: kept[name].float() for name in ("centre", "projection", "widths", "between")},
@@ -223,26 +204,17 @@ class Detector:
             ),
             kept["means"].float(),
             kept["counts"],
-            _points(kept["known"])[0],
-            _points(kept["alone"], 0, 1)[0],
+            tuple(kept["known"][0].tolist()),
+            tuple(kept["alone"][0].tolist()),
             by_shots,
             dict(zip(STRAYS, kept["strays"].tolist(), strict=True)) if "strays" in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
-            _points(kept["outlying"])[0] if "outlier" in kept else (),
+            tuple(kept["outlying"][0].tolist()) if "outlier" in kept else (),
         )
 
     def nearest(self, shots: int) -> int:
         """The number of shots with pseudo-novel classes next to this one."""
         return min(self.by_shots, key=lambda k: abs(math.log(k / shots)))
-
-
-def _points(curves: Tensor, low: float = -_FARTHEST, high: float = _FARTHEST) -> list[Curve]:
-    """Rows of a file as curves; what is none is refused."""
-    if curves.ndim != 2 or curves.shape[1] != QUANTILES or len(curves) > len(SHOTS):
-        raise ValueError(f"curves of shape {list(curves.shape)}")
-    if not bool((curves >= low).all() and (curves <= high).all() and (curves.diff(dim=1) >= 0).all()):
-        raise ValueError("curves that fall, or leave their range")
-    return [tuple(row) for row in curves.tolist()]
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
@@ -252,7 +224,7 @@ def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor)
     """
     passes = (as_added >= as_base) & (ordinary >= allowed)
     ordinary = torch.where(passes, torch.ones_like(ordinary), ordinary)
-    return torch.minimum(torch.maximum(as_base, as_added), ordinary / _OUTLIER_SHARE)
+    return torch.minimum(torch.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
 
 
 def share_below(curve: Curve, values: Tensor) -> Tensor:

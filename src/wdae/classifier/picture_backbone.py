@@ -204,7 +204,7 @@ class PictureBackbone:
             rows: numbers of the pictures wanted; all by default.
             skip_broken: leave out those that cannot be read.
         """
-        from wdae.data import stream
+        from wdae.data.stream import stream
 
         rule, (network, device) = self.preprocessing, self._placed
         workers = 0 if len(images if rows is None else rows) <= _FEW else workers

@@ -10,114 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from wdae.backbones.from_file import BackboneCard
 from wdae.calibration.pseudo_novel import Weighing
 from wdae.calibration.unknown import Detector
 from wdae.classifier.base_knowledge import MOST_KEPT, BaseKnowledge, HeldOut
-from wdae.classifier.history import History, Kind
+from wdae.classifier.history import History
+from wdae.classifier.light.manifest import BACKBONE, BASE, BASE_1, METHOD, ExampleFile, ModelManifest
+from wdae.classifier.light.manifest import is_model as is_model
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError, StorageError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.saved import CalibrationRecord, DenoiserRecord, Share, load_method, save_method
+from wdae.methods.saved import load_method, save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
 from wdae.storage import manifest as manifests
 from wdae.storage.files import atomic_folder
 from wdae.storage.lock import PATIENCE, alone
-from wdae.storage.manifest import Manifest
-from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
 from wdae.storage.tensors import save_tensors
 from wdae.storage.trust import Trust
-
-BASE, METHOD, BACKBONE = "base.safetensors", "method.safetensors", "backbone.safetensors"
-BASE_1 = "ground.safetensors"
-"""Version 1 had base classes and denoiser in one file, and the method's settings in the manifest."""
-
-
-class ChangeRecord(Record):
-    """A change of the model's history."""
-
-    number: Count
-    parent: Count
-    kind: Kind
-    time: Text
-    added: dict[str, tuple[Count, ...]]
-    removed: tuple[str, ...]
-    novel_share: Share | None = None
-
-
-class HistoryRecord(Record):
-    """All changes, and the number of the one that the model stands at."""
-
-    head: Count
-    changes: tuple[ChangeRecord, ...]
-
-
-class ExampleFile(Record):
-    """The file of the examples that a change brought."""
-
-    file: manifests.FileName
-    rows: Count
-    sources: tuple[Text, ...]
-
-
-class DenoiserOfVersion1(Record):
-    """The settings of a denoiser as version 1 had them in the manifest."""
-
-    network: DenoiserRecord
-    steps: dict[Size, float]
-    neighbours: Size
-    inverse_temperature: float
-
-
-class MethodOfVersion1(Record):
-    """The settings of a method as version 1 had them in the manifest."""
-
-    calibration: CalibrationRecord
-    refine_base: bool
-    denoiser: DenoiserOfVersion1 | None
-
-
-class ModelManifest(Manifest):
-    """``model.json``: what lies in a model's folder."""
-
-    FORMAT: ClassVar[str] = "wdae-model"
-    VERSION: ClassVar[int] = 2
-    FILE: ClassVar[str] = "model.json"
-    NOUN: ClassVar[str] = "a model"
-    REMEDY: ClassVar[str] = "; make one with: wdae learn -o MODEL"
-
-    base_classes: ClassNames
-    dim: Size
-    scale: Annotated[float, Field(gt=0)]
-    backbone: BackboneCard | None
-    info: Info
-    history: HistoryRecord
-    examples: tuple[ExampleFile, ...]
-    version_1: MethodOfVersion1 | None = None
-
-
-def _upgrade_1(value: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A folder is upgraded in memory when it is read, and on disk with its next change."""
-    settings = {key: value.pop(key) for key in MethodOfVersion1.model_fields}
-    return {**value, "scale": settings["calibration"]["gain"], "version_1": settings}
-
-
-ModelManifest.UPGRADES = {1: _upgrade_1}
-
-
-def is_model(path: str | Path) -> bool:
-    """Whether a folder holds a model, as far as its manifest goes."""
-    return manifests.is_kind(ModelManifest, path)
 
 
 def save(model: Model, path: str | Path, *, half: bool = False) -> None:

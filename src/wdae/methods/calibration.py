@@ -20,12 +20,11 @@ from torch import Tensor
 
 from wdae.errors import RecipeError
 from wdae.methods.base import WeightScorer
+from wdae.methods.records import SHOTS as SHOTS
+from wdae.methods.records import WAYS as WAYS
+from wdae.methods.records import interpolate as interpolate
 from wdae.nn.space import FeatureSpace
 
-SHOTS = (1, 2, 5, 10, 20)
-"""Numbers of shots of pseudo-novel classes that a model is calibrated for."""
-WAYS = 5
-"""Pseudo-novel classes at once; of fewer novel classes a smaller share of images is expected."""
 HALF = 0.5
 """The share of novel images in the paper's evaluation."""
 
@@ -125,14 +124,6 @@ def log_odds(share: Tensor, n_base: int) -> Tensor:
 
 def _as_text(values: Mapping[int, float]) -> dict[str, float]:
     return {str(k): v for k, v in sorted(values.items())}
-
-
-def interpolate(curve: tuple[float, ...], share: float) -> float:
-    """The value of an evenly spaced curve at a share of its length."""
-    place = share * (len(curve) - 1)
-    low = min(int(place), len(curve) - 2) if len(curve) > 1 else 0
-    high = min(low + 1, len(curve) - 1)
-    return curve[low] + (place - low) * (curve[high] - curve[low])
 
 
 def step_for(shots: float, steps: Mapping[int, float]) -> float:

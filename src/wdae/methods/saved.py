@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from wdae.errors import ModelError, StorageError
@@ -15,13 +14,13 @@ from wdae.methods.base import Method
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod
+from wdae.methods.records import EstimateState, LearnedState, PosteriorRecord, WdaeState
 from wdae.methods.registry import make
 from wdae.methods.wdae import WDAE
-from wdae.nn.denoiser import Denoiser, Kind
+from wdae.nn.denoiser import Denoiser
 from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
-from wdae.storage.records import MAX_CLASSES, Info, Record, Size, Text
 
 _WDAE, _LEARNED, _ESTIMATE = "wdae", "method", InitialEstimate.name
 _CENTRE, _WEIGHTS, _WHITEN = "space.centre", "space.weights", "space.whiten"
@@ -30,84 +29,10 @@ _ANCHORS = "posterior.anchors"
 
 _LARGEST = 10_000  # of any number among a method's options
 
-
-Share = Annotated[float, Field(gt=0, lt=1)]
-
-
-class CalibrationRecord(Record):
-    """A calibration on disk."""
-
-    gain: float
-    slopes: dict[Size, float]
-    offsets: dict[Size, float]
-    familiarity: tuple[float, ...]
-    figures: Annotated[dict[Text, float], Field(max_length=1_000)]
-    novel_share: Share | None
-    protecting: dict[Size, Share] = Field(default_factory=dict)
-
-
-class DenoiserRecord(Record):
-    """The sizes of a denoiser on disk."""
-
-    dim: Size
-    hidden: Size
-    n_layers: Annotated[int, Field(ge=1, le=64)]
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    kind: Kind
-
-
-class _Space(Record):
-    power: float
-    scale: float
-    shrink: Annotated[float, Field(gt=0, le=1)] = 1.0
-
-
-class _PosteriorRecord(Record):
-    n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
-    strength: Annotated[float, Field(gt=0)]
-
-
-class _WdaeState(Record):
-    """What the file of a wDAE says beside its weights."""
-
-    kind: Literal["wdae"]
-    name: Text
-    denoiser: DenoiserRecord
-    scale: float | None
-    steps: tuple[tuple[int, float], ...]
-    n_steps: Annotated[int, Field(ge=0, le=1_000)]
-    n_neighbours: Annotated[int, Field(ge=1, le=MAX_CLASSES)]
-    inverse_temperature: float
-    balance: CalibrationRecord | None = None
-    refine_base: bool = True
-    space: _Space | None = None
-    posterior: _PosteriorRecord | None = None
-
-
-class _EstimateState(Record):
-    """What the file of the initial estimate says: how its scores are balanced."""
-
-    kind: Literal["initial-estimate"]
-    name: Text
-    balance: CalibrationRecord
-    posterior: _PosteriorRecord | None = None
-
-
-class _LearnedState(Record):
-    """What the file of another learned method says beside its weights."""
-
-    kind: Literal["method"]
-    method: Text
-    name: Text
-    dim: Size
-    n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
-    options: Info
-
-
-_RECORDS: dict[str, type[_WdaeState | _EstimateState | _LearnedState]] = {
-    _WDAE: _WdaeState,
-    _ESTIMATE: _EstimateState,
-    _LEARNED: _LearnedState,
+_RECORDS: dict[str, type[WdaeState | EstimateState | LearnedState]] = {
+    _WDAE: WdaeState,
+    _ESTIMATE: EstimateState,
+    _LEARNED: LearnedState,
 }
 
 
@@ -181,17 +106,17 @@ def load_method(
 
 def _built(
     path: str | Path,
-    state: _WdaeState | _EstimateState | _LearnedState,
+    state: WdaeState | EstimateState | LearnedState,
     tensors: dict[str, Tensor],
     n_values: int,
     device: torch.device | str,
     dtype: torch.dtype,
     dim: int | None,
 ) -> Method:
-    if isinstance(state, _EstimateState):
+    if isinstance(state, EstimateState):
         balance = Calibration.from_json(state.balance.model_dump(mode="json"))
         return InitialEstimate(balance, _posterior(state.posterior, tensors, device))
-    if isinstance(state, _WdaeState):
+    if isinstance(state, WdaeState):
         _refuse_other_size(path, state.denoiser.dim, dim)
         if state.denoiser.dim * state.denoiser.hidden > n_values:
             raise ValueError(
@@ -288,7 +213,7 @@ def _wdae(
 
 
 def _posterior(
-    record: _PosteriorRecord | None,
+    record: PosteriorRecord | None,
     tensors: dict[str, Tensor],
     device: torch.device | str,
     dim: int | None = None,

@@ -11,7 +11,8 @@ import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
-from wdae.backbones.from_file import BackboneCard, build_from_file
+from wdae.backbones.from_file import build_from_file
+from wdae.backbones.preprocessing import BackboneCard
 from wdae.errors import ModelError, listed
 from wdae.stage1.recognition_model import RecognitionModel
 from wdae.storage import manifest as manifests

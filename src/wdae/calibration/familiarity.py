@@ -1,0 +1,189 @@
+"""What :mod:`wdae.calibration.unknown` has found, at work in numpy: whether a picture resembles no class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wdae.methods.records import QUANTILES, SHOTS, WAYS, interpolate
+
+Array = npt.NDArray[Any]
+OUTLIER_SHARE = 0.1
+"""Of all false alarms, the share that may come of the test for pictures of nothing."""
+STRAYS = (3, 5, 10)
+"""Numbers of examples among which one may be a stray."""
+STEEPEST = 3.0
+"""Log of the largest exponent of :class:`wdae.calibration.unknown.AddedClasses`."""
+_FARTHEST = 1e6  # ratios that a file may hold
+
+
+@dataclass(frozen=True, eq=False)
+class Familiarity:
+    """A :class:`wdae.calibration.unknown.Detector` with the classes that were added, for vectors of numpy.
+
+    Attributes:
+        kept: the detector's arrays as a model's file has them.
+        means, counts: of the base classes in question ``[N, R]``, ``[N]``.
+        added, shots, ordinary: of the added ones: means ``[n, R]``, numbers of examples ``[n]``, how ordinary
+            the least of them is ``[n]``.
+    """
+
+    kept: Mapping[str, Array]
+    means: Array
+    counts: Array
+    added: Array
+    shots: Array
+    ordinary: Array
+
+    def among(self, base: Array, added: Array) -> Familiarity:
+        """With some base classes and some added ones alone, by their numbers."""
+        return replace(
+            self,
+            means=self.means[base],
+            counts=self.counts[base],
+            added=self.added[added],
+            shots=self.shots[added],
+            ordinary=self.ordinary[added],
+        )
+
+    def is_unknown(self, features: Array, false_alarms: float) -> npt.NDArray[np.bool_]:
+        """Which of the features ``[M, D]`` resemble no class, at a rate of false alarms ``[M]``."""
+        return np.asarray(self.familiar(features) < self.threshold(false_alarms), dtype=np.bool_)
+
+    def threshold(self, false_alarms: float) -> float:
+        """The familiarity below which a picture is called unknown."""
+        if false_alarms == 0:
+            return 0.0
+        alone = interpolate(_curve(self.kept["alone"][0]), false_alarms)
+        if not len(self.shots) or not self._played:
+            return alone
+        rows = {self._nearest(k) for k in self.shots.tolist()}
+        curves = [_curve(self.kept[kind][row]) for row in rows for kind in ("base", "added")]
+        joint = min(interpolate(curve, false_alarms) for curve in curves)
+        return alone + min(1.0, len(self.shots) / WAYS) * (joint - alone)
+
+    def familiar(self, features: Array) -> Array:
+        """How familiar each of the features ``[M, D]`` is, from 0 to 1, ``[M]``."""
+        vectors = self._coordinates(features)
+        as_base, as_added = np.zeros(len(features)), np.zeros(len(features))
+        allowed = np.ones(len(features))
+        if len(self.means):
+            ratios = self._ratios(vectors, self.means, self.counts).max(1)
+            as_base = share_below(self.kept["known"][0], ratios)
+        if len(self.shots) and self._played:
+            ratios = self._ratios(vectors, self.added, self.shots)
+            rows = [self._nearest(k) for k in self.shots.tolist()]
+            each = [
+                share_below(self.kept["own"][row], ratios[:, i]) ** float(self.kept["exponent"][row])
+                for i, row in enumerate(rows)
+            ]
+            as_added = np.max(each, 0)
+            allowed = self.ordinary[np.argmax(each, 0)]
+        ordinary = self._ordinary(features)
+        ordinary = np.where((as_added >= as_base) & (ordinary >= allowed), 1.0, ordinary)
+        return np.minimum(np.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
+
+    @property
+    def _played(self) -> list[int]:
+        """Numbers of shots that pseudo-novel classes were played with."""
+        return [int(k) for k in self.kept["shots"]] if "shots" in self.kept else []
+
+    def _nearest(self, shots: int) -> int:
+        """The row of the number of shots that was played next to this one."""
+        return min(range(len(self._played)), key=lambda row: abs(math.log(self._played[row] / shots)))
+
+    def _ordinary(self, features: Array) -> Array:
+        if "outlier" not in self.kept:
+            return np.ones(len(features))
+        return share_below(self.kept["outlying"][0], -(unit(features) @ self.kept["outlier"]))
+
+    def _coordinates(self, features: Array) -> Array:
+        rows = (powered(features, float(self.kept["power"])) - self.kept["centre"]) @ self.kept["projection"]
+        if bool(self.kept["equal_length"]):
+            rows = unit(rows) * math.sqrt(rows.shape[-1])
+        return rows / self.kept["widths"]
+
+    def _ratios(self, vectors: Array, means: Array, counts: Array) -> Array:
+        """:meth:`wdae.nn.plda.PLDA.ratios`."""
+        between = self.kept["between"]
+        held = counts[:, None] * between
+        inverse = 1 / (1 + between / (held + 1))
+        expected = means * (held / (held + 1))
+        constant = 0.5 * (np.log(inverse) - expected * expected * inverse).sum(1)
+        classes = vectors @ (expected * inverse).T - 0.5 * (vectors**2 @ inverse.T) + constant
+        total = 1 + between
+        return np.asarray(classes + 0.5 * (vectors**2 / total + np.log(total)).sum(1, keepdims=True))
+
+
+def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
+    """Refuse arrays of a file that are no detector's."""
+    shapes = {"centre": (dim,), "projection": (dim, dim), "widths": (dim,), "between": (dim,)}
+    shapes |= {"means": (n_base, dim), "counts": (n_base,), "outlier": (dim,), "strays": (len(STRAYS),)}
+    for name, shape in shapes.items():
+        if name in kept and (kept[name].shape != shape or not np.isfinite(kept[name]).all()):
+            raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")
+    if not 0 < float(kept["power"]) <= 1:
+        raise ValueError(f"a detector of power {float(kept['power'])}")
+    if int(kept["counts"].min()) < 0:
+        raise ValueError("a detector with negative counts")
+    if not ((kept["widths"] > 0).all() and (kept["between"] >= 0).all()):
+        raise ValueError("a detector with negative variances")
+    bool(kept["equal_length"])
+    _check_curves(kept["known"])
+    _check_curves(kept["alone"], 0, 1)
+    if "outlier" in kept:
+        _check_curves(kept["outlying"])
+    if "shots" in kept:
+        shots = kept["shots"].tolist()
+        _check_curves(kept["own"], count=len(shots))
+        for name in ("base", "added"):
+            _check_curves(kept[name], 0, 1, len(shots))
+        if not shots or not set(shots) <= set(SHOTS):
+            raise ValueError(f"added classes with {shots} shots")
+        exponents = kept["exponent"]
+        with np.errstate(all="ignore"):
+            steep = np.abs(np.log(exponents)) <= STEEPEST
+        if exponents.shape != (len(shots),) or not steep.all():
+            raise ValueError("added classes with exponents out of range")
+
+
+def _check_curves(curves: Array, low: float = -_FARTHEST, high: float = _FARTHEST, count: int = 1) -> None:
+    if curves.shape != (count, QUANTILES):
+        raise ValueError(f"curves of shape {list(curves.shape)}")
+    if not ((curves >= low).all() and (curves <= high).all() and (np.diff(curves, axis=1) >= 0).all()):
+        raise ValueError("curves that fall, or leave their range")
+
+
+def share_below(curve: Array, values: Array) -> Array:
+    """The share of a distribution, given by its quantiles, below each of some values ``[M]``.
+
+    >>> share_below(np.array([0.0, 10.0, 20.0]), np.array([-1.0, 5.0, 20.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    high = np.searchsorted(curve, values, side="right").clip(1, len(curve) - 1)
+    low = high - 1
+    step = (curve[high] - curve[low]).clip(min=1e-12)
+    return np.asarray((low + ((values - curve[low]) / step).clip(0, 1)) / (len(curve) - 1))
+
+
+def unit(rows: Array) -> Array:
+    """Rows of length one; a row of zeros stays.
+
+    >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    return np.asarray(rows / np.sqrt((rows * rows).sum(-1, keepdims=True)).clip(min=1e-12))
+
+
+def powered(rows: Array, power: float) -> Array:
+    """``unit(sign(z) |z|^p)``: :func:`wdae.nn.space.powered`."""
+    return unit(rows if power == 1.0 else np.sign(rows) * np.abs(rows) ** rows.dtype.type(power))
+
+
+def _curve(row: Array) -> tuple[float, ...]:
+    return tuple(row.tolist())
