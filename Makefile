@@ -1,13 +1,14 @@
 # make run    everything from nothing to the demo's table
 # make test   everything from nothing to the test results
 # make docs   the documents as a site in site/, which opens from disk
+# make serve  a page to teach models on: open http://127.0.0.1:8000
 # make check  what CI runs: format, lint, strict types, imports, tests (which build the documents)
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test check lint docs setup clean
+.PHONY: run test check lint docs serve setup clean
 
 run: setup
 	@echo "training two denoisers on real features: two to five minutes on two cores"
@@ -23,6 +24,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+serve: setup
+	$(BIN)/wdae serve
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -18,6 +18,7 @@ INK, LINE, FILL, ACCENT = "#1f2430", "#8a93a6", "#f4f6fb", "#dfe8ff"
 
 ABOUT = {
     "cli": "one module per command of wdae",
+    "serve": "wdae serve: page, API, database, jobs",
     "api": "the public functions, as the commands do",
     "estimator": "FewShotClassifier for scikit-learn",
     "export": "a plain matrix, ONNX, TorchScript",

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from postgres_server import PostgresServer, binaries
+
+from wdae.serve.app import API, create_app
+from wdae.serve.database.connection import Database
+from wdae.serve.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +56,26 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres(postgres_server: PostgresServer) -> str:
     """The address of a new database."""
     return postgres_server.create(f"d{uuid.uuid4().hex[:20]}")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data=tmp_path / "data")
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[TestClient]:
+    """A client of a service of its own, whose paths are those below /api/v1."""
+    database = Database(settings.database_url)
+    database.migrate()
+    database.close()
+    with TestClient(create_app(settings), base_url=f"http://localhost{API}") as client:
+        yield client
+
+
+@pytest.fixture
+def model(client: TestClient) -> str:
+    """The path of a model that nothing was taught yet."""
+    made = client.post("models", json={"name": "mine"})
+    assert made.status_code == 201, made.text
+    return f"models/{made.json()['id']}"

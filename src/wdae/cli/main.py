@@ -33,6 +33,7 @@ SECTIONS = {
         "redo": "Make a change again that was taken back.",
         "backbones": "What can turn pictures into features: sizes, licences, what each has seen.",
         "export": "Write a model to run elsewhere: onnx, torchscript or a plain matrix.",
+        "serve": "Start a page to teach models on, and an API for programs.",
     },
     "Research": {
         "demo": "Train and measure on the bank that ships with the package: a first look.",

@@ -1,0 +1,1 @@
+"""What the service knows: models, classes, pictures, and every revision of them."""

@@ -1,0 +1,97 @@
+"""Models: list, make, change, remove."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from wdae.classifier.names import shorten
+from wdae.serve.database.connection import now
+from wdae.serve.database.revisions import model_row, new_id
+from wdae.serve.database.tables import ModelRow, Revision
+from wdae.serve.problems import ConflictError
+from wdae.serve.routes.classes import class_items
+from wdae.serve.schemas import BackboneOut, ModelChange, ModelItem, ModelOut, Models, NewModel
+from wdae.serve.service import Admin, Here, IfMatch, ModelId, Reader, Service, Teacher
+from wdae.serve.starting import Starting
+from wdae.serve.teaching import Teaching
+
+router = APIRouter(prefix="/models", tags=["models"])
+
+
+@router.get("")
+def list_models(here: Here, me: Reader) -> Models:
+    """The models there are."""
+    with here.database.reading() as session:
+        rows = session.scalars(select(ModelRow).order_by(ModelRow.created, ModelRow.id))
+        return Models(items=[ModelItem.model_validate(row, from_attributes=True) for row in rows])
+
+
+@router.post("", status_code=201)
+def make_model(here: Here, me: Admin, new: NewModel) -> ModelOut:
+    """Make a model: a ready one to start from, nothing taught yet."""
+    return describe(here, keep_model(here, new.name, here.starting.named(new.starting)))
+
+
+def keep_model(here: Service, name: str, starting: Starting) -> str:
+    """A row for a new model; its id."""
+    row = ModelRow(id=new_id(), name=name, starting=starting.digest, revision=0, created=now())
+    try:
+        with here.database.writing() as session:
+            session.add(row)
+    except IntegrityError:
+        raise ConflictError(f"a model is called {shorten(name)!r} already; choose another name") from None
+    return row.id
+
+
+@router.get("/{m}")
+def get_model(here: Here, me: Reader, m: ModelId, response: Response) -> ModelOut:
+    """A model: its revision, classes that were added, settings, backbone."""
+    found = describe(here, m)
+    response.headers["ETag"] = f'"{found.revision}"'
+    return found
+
+
+@router.patch("/{m}")
+def change_model(here: Here, me: Teacher, m: ModelId, change: ModelChange, expected: IfMatch) -> ModelOut:
+    """Give a model another name, or say which share of pictures is expected to be of added classes."""
+    if "novel_share" in change.model_fields_set:
+        Teaching(here, m, me.name, expected).expect(change.novel_share)
+    if change.name is not None:
+        try:
+            with here.database.writing() as session:
+                model_row(session, m, lock=True).name = change.name
+        except IntegrityError:
+            raise ConflictError(f"a model is called {shorten(change.name)!r} already") from None
+    return describe(here, m)
+
+
+@router.delete("/{m}", status_code=204)
+def delete_model(here: Here, me: Admin, m: ModelId) -> None:
+    """Delete a model for good, with all its pictures."""
+    with here.database.writing() as session:
+        session.delete(model_row(session, m, lock=True))
+    here.engine.forget(m)
+    here.pictures.delete_model(m)
+
+
+def describe(here: Service, model: str) -> ModelOut:
+    """All that is said of a model."""
+    loaded = here.engine.current(model)
+    with here.database.reading() as session:
+        row = model_row(session, model)
+        made = session.get(Revision, (model, loaded.revision))
+        name, created, share = row.name, row.created, made.novel_share if made else None
+    backbone = loaded.starting.backbone
+    return ModelOut(
+        id=model,
+        name=name,
+        revision=loaded.revision,
+        base_classes=len(loaded.model.base.names),
+        added=[one for one in class_items(loaded) if one.kind == "added"],
+        novel_share=share,
+        backbone=BackboneOut(name=backbone.name, image_size=backbone.image_size, dim=loaded.model.base.dim),
+        starting=loaded.starting.digest,
+        created=created,
+    )

@@ -1,0 +1,399 @@
+"""What goes in and out of the API, with an example for each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PICTURE = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+Kind = Literal["base", "added"]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+PictureIds = Annotated[list[Annotated[str, Field(max_length=64)]], Field(min_length=1, max_length=10_000)]
+
+
+class Schema(BaseModel):
+    """What all have in common: nothing unknown is accepted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _example(value: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(extra="forbid", populate_by_name=True, json_schema_extra={"examples": [value]})
+
+
+class NewModel(Schema):
+    """A model to be made."""
+
+    model_config = _example({"name": "my animals", "starting": "resnet12"})
+
+    name: Name
+    starting: Annotated[str, Field(max_length=64)] = "resnet12"
+
+
+class ModelChange(Schema):
+    """What to change of a model; ``novel_share`` null: as learned, no more than base classes can bear."""
+
+    model_config = _example({"name": "our animals", "novel_share": 0.2})
+
+    name: Name | None = None
+    novel_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class Class(Schema):
+    """A class: its id stays when its name changes."""
+
+    model_config = _example(
+        {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
+    )
+
+    id: str
+    name: str
+    kind: Kind
+    examples: int
+    cover: str | None = Field(None, description="one of its pictures")
+
+
+class BackboneOut(Schema):
+    """What turns pictures into features."""
+
+    name: str
+    image_size: int
+    dim: int
+
+
+class ModelOut(Schema):
+    """A model."""
+
+    model_config = _example(
+        {
+            "id": "4b1d5c0e8f7a2936",
+            "name": "my animals",
+            "revision": 3,
+            "base_classes": 64,
+            "added": [
+                {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
+            ],
+            "novel_share": None,
+            "backbone": {"name": "resnet12", "image_size": 84, "dim": 400},
+            "starting": PICTURE,
+            "created": "2026-01-02T03:04:05+00:00",
+        }
+    )
+
+    id: str
+    name: str
+    revision: int
+    base_classes: int
+    added: list[Class]
+    novel_share: float | None
+    backbone: BackboneOut
+    starting: str
+    created: str
+
+
+class ModelItem(Schema):
+    """A model in a list."""
+
+    id: str
+    name: str
+    revision: int
+    starting: str
+    created: str
+
+
+class Models(Schema):
+    """The models there are."""
+
+    model_config = _example(
+        {
+            "items": [
+                {
+                    "id": "4b1d5c0e8f7a2936",
+                    "name": "my animals",
+                    "revision": 3,
+                    "starting": PICTURE,
+                    "created": "2026-01-02T03:04:05+00:00",
+                }
+            ]
+        }
+    )
+
+    items: list[ModelItem]
+
+
+class Classes(Schema):
+    """Some of a model's classes, and how many there are in all."""
+
+    model_config = _example(
+        {
+            "revision": 3,
+            "total": 65,
+            "items": [
+                {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
+            ],
+        }
+    )
+
+    revision: int
+    total: int
+    items: list[Class]
+
+
+class NewClass(Schema):
+    """A class to be made, or the new name of one."""
+
+    model_config = _example({"name": "okapi"})
+
+    name: Name
+
+
+class Merge(Schema):
+    """Classes (ids) whose examples go to another one; they go."""
+
+    model_config = _example({"from": ["7d0c2f1b9e8a4f66"], "into": "b12"})
+
+    from_: Annotated[list[str], Field(alias="from", min_length=1, max_length=1000)]
+    into: str
+
+
+class Changed(Schema):
+    """The revision that a change has made."""
+
+    model_config = _example({"revision": 4})
+
+    revision: int
+
+
+class ChangedClass(Changed):
+    """The revision that a change has made, and the class."""
+
+    model_config = _example({"revision": 4, "id": "7d0c2f1b9e8a4f66", "name": "okapi"})
+
+    id: str
+    name: str
+
+
+class AddedExample(Schema):
+    """A picture that has become an example."""
+
+    picture: str
+    class_: str = Field(alias="class", description="the class's name")
+    class_id: str
+    file: str
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class RefusedFile(Schema):
+    """A file that was not taken, and why."""
+
+    file: str
+    reason: str
+
+
+class Taught(Schema):
+    """What has become of an upload; bad pictures are refused by themselves."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "added": [
+                {"picture": PICTURE, "class": "okapi", "class_id": "7d0c2f1b9e8a4f66", "file": "okapi-1.jpg"}
+            ],
+            "refused": [{"file": "notes.txt", "reason": "not a picture that is read (JPEG, PNG, WEBP)"}],
+            "notes": ["base classes: 78.4 % → 78.1 % of 1,280 held-out pictures"],
+        }
+    )
+
+    revision: int
+    added: list[AddedExample]
+    refused: list[RefusedFile]
+    notes: list[str] = Field(description="what a person should look at, in sentences")
+
+
+class Example(Schema):
+    """An example of a class."""
+
+    picture: str
+    width: int
+    height: int
+    created: str
+
+
+class Examples(Schema):
+    """Examples of a class."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "total": 1,
+            "items": [
+                {"picture": PICTURE, "width": 640, "height": 480, "created": "2026-01-02T03:04:05+00:00"}
+            ],
+        }
+    )
+
+    revision: int
+    total: int
+    items: list[Example]
+
+
+class Move(Schema):
+    """Pictures that become examples of another class, which is made where there is none of that name."""
+
+    model_config = _example({"pictures": [PICTURE], "to": "zebra"})
+
+    pictures: PictureIds
+    to: Name
+
+
+class Removal(Schema):
+    """Pictures that are to be no examples any more; ``forever``: gone from history and storage too."""
+
+    model_config = _example({"pictures": [PICTURE], "forever": False})
+
+    pictures: PictureIds
+    forever: bool = False
+
+
+class Probability(Schema):
+    """A class and its probability."""
+
+    class_: str = Field(alias="class")
+    kind: Kind
+    probability: float
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Near(Schema):
+    """An example, its class, and its cosine with the picture."""
+
+    picture: str
+    class_: str = Field(alias="class")
+    cosine: float
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+_ANSWER = {
+    "revision": 4,
+    "prediction": "okapi",
+    "unknown": False,
+    "probabilities": [{"class": "okapi", "kind": "added", "probability": 0.93}],
+    "nearest": [{"picture": PICTURE, "class": "okapi", "cosine": 0.81}],
+}
+
+
+class PredictionOut(Schema):
+    """What a model says of a picture: its likeliest class, and whether it resembles none of them."""
+
+    model_config = _example(_ANSWER)
+
+    revision: int
+    prediction: str
+    unknown: bool
+    probabilities: list[Probability]
+    nearest: list[Near]
+
+
+class FilePrediction(Schema):
+    """What a model says of one of several files, or why it was refused."""
+
+    model_config = _example({"file": "a.jpg", "prediction": _ANSWER, "refused": None})
+
+    file: str
+    prediction: PredictionOut | None = None
+    refused: str | None = None
+
+
+class Predictions(Schema):
+    """What a model says of several files, in their order."""
+
+    model_config = _example({"items": [{"file": "a.jpg", "prediction": _ANSWER, "refused": None}]})
+
+    items: list[FilePrediction]
+
+
+class RevisionOut(Schema):
+    """A change: who, when, what."""
+
+    number: int
+    at: str
+    who: str
+    action: str
+    sentence: str
+    in_effect: bool = Field(description="whether the model has this change now")
+
+
+class History(Schema):
+    """The changes of a model, the latest first."""
+
+    model_config = _example(
+        {
+            "revision": 2,
+            "can_undo": True,
+            "can_redo": False,
+            "items": [
+                {
+                    "number": 2,
+                    "at": "2026-01-02T03:04:05+00:00",
+                    "who": "local",
+                    "action": "teach",
+                    "sentence": "taught okapi × 5",
+                    "in_effect": True,
+                }
+            ],
+        }
+    )
+
+    revision: int
+    can_undo: bool
+    can_redo: bool
+    items: list[RevisionOut]
+
+
+class Undo(Schema):
+    """Where to: the number of a revision (0: as it started); without, one step back."""
+
+    model_config = _example({"to": 1})
+
+    to: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+
+
+class MeOut(Schema):
+    """Who asks."""
+
+    name: str
+    role: str
+
+
+class About(Schema):
+    """The service, and who asks."""
+
+    model_config = _example(
+        {
+            "version": "1.0",
+            "models": 1,
+            "starting": ["resnet12", "lite0"],
+            "limits": {"picture_bytes": 20971520},
+            "me": {"name": "local", "role": "admin"},
+            "csrf": "",
+        }
+    )
+
+    version: str
+    models: int
+    starting: list[str]
+    limits: dict[str, Any]
+    me: MeOut
+    csrf: str
+
+
+class Health(Schema):
+    """Whether the service is there."""
+
+    model_config = _example({"status": "ok"})
+
+    status: str

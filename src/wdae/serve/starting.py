@@ -1,0 +1,142 @@
+"""Starting models: the model folders that models of the service begin with, known by their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+import threading
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wdae.classifier import picture_backbone
+from wdae.classifier.embedded import LITE_READY, embedded_model, lite_model
+from wdae.classifier.light.manifest import ModelManifest
+from wdae.classifier.model import Model
+from wdae.classifier.picture_backbone import PictureBackbone, of_stage1
+from wdae.classifier.store import load, save
+from wdae.errors import DataError, nearest
+from wdae.serve.pictures import PictureStore
+from wdae.serve.problems import ConflictError
+from wdae.storage import manifest as manifests
+from wdae.storage.tensors import open_tensors
+
+READY = ("resnet12", *LITE_READY)
+"""Models that are ready to use."""
+
+
+@dataclass(frozen=True, eq=False)
+class Starting:
+    """A model as it was before the service taught it anything."""
+
+    digest: str
+    model: Model
+    backbone: PictureBackbone
+    backbone_digest: str
+
+
+class StartingModels:
+    """Starting models, read once each."""
+
+    def __init__(self, store: PictureStore) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self._known: dict[str, Starting] = {}
+        self._ready: dict[str, Starting] = {}
+
+    def keep(self, model: Model) -> Starting:
+        """Keep a model's base knowledge and backbone as something to start from."""
+        if model.backbone is None:
+            raise DataError(
+                "this model was learned from features and has no backbone for pictures; give one that was"
+                " learned from pictures, or with --backbone"
+            )
+        start = Model(model.base)
+        # With its own copy of the weights, so that a later wdae, which may ship another backbone, reads it.
+        shipped = model.backbone.tensors is None
+        start.backbone = of_stage1(picture_backbone.BACKBONE) if shipped else model.backbone
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "model"
+            save(start, folder)
+            digest, packed = _digest(folder), zipped(folder)
+        if digest not in self._known:
+            self._store.put_starting(digest, packed)
+        return self._remember(digest, start)
+
+    def named(self, name: str) -> Starting:
+        """A ready model by its name, or any by its digest."""
+        if name in READY:
+            with self._lock:
+                known = self._ready.get(name)
+            if known is None:
+                known = self.keep(embedded_model() if name == "resnet12" else lite_model(name))
+                self._ready[name] = known
+            return known
+        try:
+            return self.get(name)
+        except ConflictError:
+            raise DataError(f"there is no starting model {name!r:.80}{nearest(name, READY)}") from None
+
+    def get(self, digest: str) -> Starting:
+        """A starting model by its digest."""
+        with self._lock:
+            found = self._known.get(digest)
+        if found is not None:
+            return found
+        try:
+            packed = self._store.get_starting(digest)
+        except KeyError:
+            raise ConflictError(
+                f"the starting model {digest:.16} is not in the picture store; restore the store's backup"
+            ) from None
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "model"
+            with zipfile.ZipFile(io.BytesIO(packed)) as archive:  # our own file, flat
+                archive.extractall(folder)
+            return self._remember(digest, load(folder))
+
+    def _remember(self, digest: str, model: Model) -> Starting:
+        assert model.backbone is not None
+        model.backbone.network.eval()
+        made = Starting(digest, model, model.backbone, _backbone_digest(model.backbone))
+        with self._lock:
+            return self._known.setdefault(digest, made)
+
+
+def zipped(folder: Path) -> bytes:
+    """A flat folder as a zip, the same bytes for the same files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for file in sorted(folder.iterdir()):
+            if not file.name.startswith("."):
+                archive.writestr(zipfile.ZipInfo(file.name), file.read_bytes())
+    return out.getvalue()
+
+
+def _digest(folder: Path) -> str:
+    """Of the tensors and the settings: neither times nor the order in which a file has them counts."""
+    manifest = manifests.read(ModelManifest, folder)
+    card = None if manifest.backbone is None else manifest.backbone.model_dump(mode="json")
+    found = hashlib.sha256(json.dumps([manifest.base_classes, manifest.scale, card], sort_keys=True).encode())
+    for name in sorted(manifest.files):
+        tensors, facts = open_tensors(folder / name)
+        found.update(json.dumps([name, facts], sort_keys=True).encode())
+        _update(found, tensors)
+    return found.hexdigest()
+
+
+def _backbone_digest(backbone: PictureBackbone) -> str:
+    found = hashlib.sha256(json.dumps(backbone.preprocessing.facts(), sort_keys=True).encode())
+    _update(found, backbone.tensors or {})
+    return found.hexdigest()
+
+
+def _update(found: hashlib._Hash, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in sorted(tensors.items()):
+        found.update(name.encode())
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
