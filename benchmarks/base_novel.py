@@ -5,9 +5,9 @@
 
 Five novel classes are added from 1, 2, 5, 10 and 20 pictures each. Reported for each method: the area below
 the base–novel curve, with the paired difference of ours; accuracies as the scores come; and novel accuracy
-among all classes where base accuracy among all has fallen by two points, and where it has fallen by as much as
-ours loses by default. Rivals get the one offset of novel scores that does this on all draws together; ours by
-default has chosen nothing on them, and the difference to it is paired.
+among all classes where base accuracy among all has fallen by two points, and where it has fallen by as much
+as ours loses by default. Rivals get the one offset of novel scores that does this on all draws together; ours
+by default has chosen nothing on them, and the difference to it is paired.
 
 Rivals are scikit-learn's, fitted to all base images and the shots; LwoF is trained by its recipe.
 """
@@ -208,8 +208,8 @@ def main() -> None:
                 there = row["at_the_loss_of_ours"]
                 ahead = Estimate(**there["novel_of_ours_beyond"])
                 print(
-                    f"{name} {n_shot:>2} {method:30} area {area}  ours beyond {beyond.starred()}; at a loss of"
-                    f" {there['loss']:.2%} novel {there['novel']:.2%}, ours beyond {ahead.starred()}",
+                    f"{name} {n_shot:>2} {method:30} area {area}  ours beyond {beyond.starred()}; at a loss"
+                    f" of {there['loss']:.2%} novel {there['novel']:.2%}, ours beyond {ahead.starred()}",
                     flush=True,
                 )
 
