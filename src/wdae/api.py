@@ -101,6 +101,7 @@ def evaluate(
     device: str = "auto",
     precision: str = "auto",
     reference: Method | str | Path = "initial-estimate",
+    split_held_out: bool = False,
 ) -> ResultTable:
     """Measure methods on novel and base classes, beside a reference and on the same episodes.
 
@@ -116,6 +117,7 @@ def evaluate(
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
         precision: of matrix products: auto, float32 or bfloat16.
         reference: what comes first in the table, for others to be compared with.
+        split_held_out: ask only that half of the held-out base images which nothing was fitted on.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -133,7 +135,9 @@ def evaluate(
         queries=queries,
         episodes=episodes or EPISODES[protocol],
     )
-    return evaluate_methods(chosen, as_bank(bank), config, seed=seed, device=where)
+    features = as_bank(bank)
+    features = features.half_of_held_out("test") if split_held_out else features
+    return evaluate_methods(chosen, features, config, seed=seed, device=where)
 
 
 def compare(

@@ -23,6 +23,7 @@ NEWER = (
     "  shrink: 1.0\n",
     "  anchors: 0\n",
     "  prior: 0.3\n",
+    "  split_held_out: false\n",
 )
 META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
 

@@ -1,18 +1,26 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from wdae.errors import ModelError
+from wdae.errors import ModelError, RecipeError
+from wdae.evaluation.config import EvaluationConfig
 from wdae.methods import WDAE, BaseClasses, InitialEstimate, Support, WeightScorer
+from wdae.methods.base import base_classes
 from wdae.methods.calibration import Calibration, step_for, steps_for
+from wdae.methods.learned import WeightGenerator
 from wdae.methods.saved import load_method, save_method
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
+from wdae.parts import Part
+from wdae.stage2.config import MetaRecipe, TrainingConfig
+from wdae.stage2.run import fit_method
+from wdae.synthetic import synthetic_bank
 
 BALANCE = Calibration(12.0, {1: 0.8, 5: 1.1}, {1: 0.4, 5: -2.0})
 
@@ -130,3 +138,40 @@ def test_half_precision_halves_the_file(tmp_path) -> None:  # type: ignore[no-un
     again = load_method(tmp_path / "half.safetensors")
     wanted = wdae(balance=BALANCE).adapt(support, base, joint=True)(queries)
     torch.testing.assert_close(again.adapt(support, base, joint=True)(queries), wanted, atol=0.05, rtol=0)
+
+
+def test_a_generator_of_weights_may_be_balanced_and_keeps_it(tmp_path: Path) -> None:
+    bank = synthetic_bank(16, 6, 6, 24, 12, seed=0, held_out_per_class=6)
+    recipe = MetaRecipe(
+        method="lwof-attention",
+        device="cpu",
+        training=TrainingConfig(steps=2, n_fake=4, shots=(1, 5), validation_episodes=10),
+        evaluation=EvaluationConfig(balance="validation", step_episodes=40, queries=5, split_held_out=True),
+    )
+    method = fit_method(recipe, bank)
+    assert isinstance(method, WeightGenerator) and method.balance is not None
+    again = fit_method(recipe, bank.half_of_held_out("fit"))  # nothing else of the held-out images was seen
+    assert isinstance(again, WeightGenerator) and again.balance is not None
+    halved = bank.half_of_held_out("fit").half_of_held_out("fit")
+    assert halved.counts(Part.BASE_HELD_OUT) == [2] * 16
+    save_method(tmp_path / "model.safetensors", method, "lwof-attention")
+    loaded = load_method(tmp_path / "model.safetensors")
+    support, queries = Support(randn(2, 3, 4, 12)), randn(2, 5, 12, seed=2)
+    base = base_classes(bank)
+    with torch.no_grad():
+        found = loaded.adapt(support, base, joint=True)(queries)
+        method.balance, kept = None, method.balance
+        plain = method.adapt(support, base, joint=True)(queries) / method.scale
+    slope, offset = (step_for(4, table) for table in (kept.slopes, kept.offsets))
+    wanted = slope * kept.gain * plain[..., 16:] + offset + float(kept.prior(16, torch.full((3,), 4))[0])
+    torch.testing.assert_close(found[..., 16:], wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[..., :16], kept.gain * plain[..., :16], atol=1e-4, rtol=1e-4)
+
+
+def test_a_method_without_weights_is_refused_a_balance() -> None:
+    bank = synthetic_bank(16, 6, 6, 24, 12, seed=0, held_out_per_class=6)
+    training = TrainingConfig(steps=1, n_fake=5, shots=(1,), validation_episodes=10)
+    evaluation = EvaluationConfig(balance="validation", queries=5)
+    recipe = MetaRecipe(method="relation", device="cpu", training=training, evaluation=evaluation)
+    with pytest.raises(RecipeError, match="to off, or to validation"):
+        fit_method(recipe, bank)

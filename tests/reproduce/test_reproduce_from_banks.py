@@ -26,7 +26,8 @@ from wdae.parts import Part
 from wdae.storage.checkpoint import load_checkpoint
 from wdae.synthetic import synthetic_bank
 
-ROWS = "lwof,wdae-mlp,wdae-gnn,wdae-gnn-no-noise,wdae-gnn-trainval"
+ROWS = "lwof,wdae-mlp,wdae-gnn,wdae-gnn-no-noise,wdae-gnn-trainval,wdae-gnn-paper,lwof-balanced"
+ROWS += ",initial-estimate-balanced"
 SMALL = [
     "--episodes",
     40,
@@ -103,13 +104,17 @@ def test_the_tables_are_the_papers_and_each_is_measured_on_its_own_features(fini
         (2, "whole"),
         (2, "trainval"),
         (3, "held-out"),
+        (3, "held-out"),
     ]
-    two, trainval, three = record["tables"]
+    two, trainval, three, balanced = record["tables"]
     assert {entry["row"] for entry in two["rows"]} == {
-        "initial-estimate", "lwof", "wdae-mlp", "wdae-gnn", "wdae-gnn-no-noise",
+        "initial-estimate", "lwof", "wdae-mlp", "wdae-gnn", "wdae-gnn-no-noise", "wdae-gnn-paper",
     }  # fmt: skip
     assert {entry["row"] for entry in trainval["rows"]} == {"initial-estimate", "wdae-gnn-trainval"}
-    assert {entry["row"] for entry in three["rows"]} == {"initial-estimate", "lwof", "wdae-mlp", "wdae-gnn"}
+    assert {entry["row"] for entry in three["rows"]} == {"initial-estimate", "lwof", "wdae-gnn-paper"}
+    assert {entry["row"] for entry in balanced["rows"]} == {
+        "initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn",
+    }  # fmt: skip
     assert two["metrics"] == ["novel"] and three["metrics"] == ["novel", "all", "base", "area"]
     left_out = {entry["row"]: entry["why"] for entry in record["not_run"]}
     assert "--rows" in left_out["wdae-mlp-no-noise"]
@@ -118,8 +123,8 @@ def test_the_tables_are_the_papers_and_each_is_measured_on_its_own_features(fini
 def test_a_line_is_the_mean_the_papers_figure_and_the_paired_gain(finished: Path) -> None:
     three = record_of(finished)["tables"][2]
     for n_shot, figure in ((1, 0.5655), (5, 0.67)):
-        gnn = line(three, "wdae-gnn", n_shot)
-        own = values(finished, "held-out", "wdae-gnn", n_shot).per_episode
+        gnn = line(three, "wdae-gnn-paper", n_shot)
+        own = values(finished, "held-out", "wdae-gnn-paper", n_shot).per_episode
         start = values(finished, "held-out", "initial-estimate", n_shot).per_episode
         assert gnn["metrics"]["all"]["mean"] == pytest.approx(own["all"].mean())
         assert gnn["paper"]["all"]["mean"] == pytest.approx(figure)
@@ -129,6 +134,36 @@ def test_a_line_is_the_mean_the_papers_figure_and_the_paired_gain(finished: Path
             assert gnn["gains"][metric]["mean"] == pytest.approx(np.mean(gain), abs=1e-9)
             assert gnn["gains"][metric]["ci95"] == pytest.approx(1.96 * np.std(gain, ddof=1) / 40**0.5)
     assert "paper" not in json.dumps(line(three, "initial-estimate", 1)["paper"])  # the paper has none here
+
+
+def test_a_table_has_the_balance_in_every_row_or_in_none(finished: Path) -> None:
+    _, _, plain, balanced = record_of(finished)["tables"]
+    assert not any(entry["balanced"] for entry in plain["rows"])
+    assert all(entry["balanced"] for entry in balanced["rows"])
+    assert all(entry["paper"] == {} for entry in balanced["rows"])  # the paper has no such scoring
+    assert balanced["reference"] == "initial-estimate-balanced"
+    start = values(finished, "held-out", "initial-estimate-balanced", 1).per_episode["all"]
+    own = values(finished, "held-out", "lwof-balanced", 1).per_episode["all"]
+    gain = line(balanced, "lwof-balanced", 1)["gains"]["all"]["mean"]
+    assert gain == pytest.approx(np.mean(own.astype(np.float64) - start), abs=1e-9)
+    page = (finished / "results.md").read_text()
+    assert "Gains are over the row initial estimate, balanced" in page
+
+
+def test_the_papers_row_has_the_papers_steps(finished: Path) -> None:
+    for n_shot, step in ((1, 1.0), (5, 0.5)):
+        found = line(record_of(finished)["tables"][2], "wdae-gnn-paper", n_shot)
+        assert (found["step"], found["step_origin"]) == (step, "the recipe")
+
+
+def test_base_pictures_that_were_fitted_on_are_no_queries(banks: Path, finished: Path) -> None:
+    bank = FeatureBank.open(banks / "held-out")
+    assert record_of(finished)["split_held_out"] is True
+    measured_on = values(finished, "held-out", "wdae-gnn", 1).bank_digest
+    assert measured_on == bank.half_of_held_out("test").digest != bank.digest
+    fit, test = (bank.half_of_held_out(half).select(Part.BASE_HELD_OUT).features for half in ("fit", "test"))
+    assert len(fit) == len(test) == 16 * 3
+    assert torch.cdist(fit, test).min() > 1e-3
 
 
 def test_the_trainval_row_takes_epsilon_from_the_row_it_was_chosen_for(finished: Path) -> None:
@@ -172,7 +207,7 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     extended = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
     times = [
         entry["training_seconds"] + entry["measuring_seconds"]
-        for table, role in ((whole["tables"][0], "whole"), (whole["tables"][2], "held-out"))
+        for table, role in ((whole["tables"][0], "whole"), (whole["tables"][3], "held-out"))
         for entry in table["rows"]
         if entry["row"] == "wdae-mlp" and entry["n_shot"] == 1 and table["role"] == role
     ]
@@ -187,7 +222,7 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     (tmp_path / "kept/mini-imagenet.md").write_text("Words of ours.")
     make_results.main(["write"])
     page = (tmp_path / "results.md").read_text()
-    gnn = line(record_of(finished)["tables"][2], "wdae-gnn", 5)["metrics"]["all"]
+    gnn = line(record_of(finished)["tables"][3], "wdae-gnn", 5)["metrics"]["all"]
     assert "## MiniImageNet\n\nWords of ours.\n" in page
     assert f"{100 * gnn['mean']:.2f} ± {100 * gnn['ci95']:.2f}" in page
     for path in (tmp_path / "images").iterdir():

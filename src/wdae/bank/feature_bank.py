@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from wdae.bank.encoding import Encoding, blocks, decode
 from wdae.bank.format import open_bank, save_bank
 from wdae.errors import BankError, listed
 from wdae.parts import Part
+
+Half = Literal["fit", "test"]
+"""Of held-out images: those that something is fitted on, or those that it is tested with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +188,34 @@ class FeatureBank:
     def has_queries(self, part: Part) -> bool:
         """Whether the part has images that may be classified but never learned from."""
         return self.query_only is not None and bool((self.query_only & (self.parts == part.code)).any())
+
+    def half_of_held_out(self, half: Half) -> FeatureBank:
+        """The same bank with one half of each base class's held-out images: to fit with, or to test with.
+
+        Every other image, the first to fit with. A bank without any stays as it is.
+
+        >>> from wdae import synthetic_bank
+        >>> bank = synthetic_bank(4, 0, 5, 10, 8, held_out_per_class=5)
+        >>> [sum(bank.half_of_held_out(half).counts(Part.BASE_HELD_OUT)) for half in ("fit", "test")]
+        [12, 8]
+        """
+        held_out = (self.parts == Part.BASE_HELD_OUT.code).nonzero()[:, 0]
+        held_out = held_out[self.labels[held_out].argsort(stable=True)]
+        counts = torch.bincount(self.labels[held_out], minlength=len(self.class_names))
+        place = torch.arange(len(held_out)) - (counts.cumsum(0) - counts)[self.labels[held_out]]
+        kept = torch.ones(len(self.labels), dtype=torch.bool)
+        kept[held_out[place % 2 == (1 if half == "fit" else 0)]] = False
+        if bool(kept.all()):
+            return self
+        rows = kept.nonzero()[:, 0]
+        return replace(
+            self,
+            features=self.features[rows],
+            scales=None if self.scales is None else self.scales[rows],
+            labels=self.labels[rows],
+            parts=self.parts[rows],
+            query_only=None if self.query_only is None else self.query_only[rows],
+        )
 
     def select(
         self,

@@ -21,6 +21,7 @@ from wdae.calibration.probabilities import (
 )
 from wdae.calibration.protection import protecting_shares
 from wdae.calibration.pseudo_novel import (
+    Generating,
     QueryScores,
     Split,
     Weighing,
@@ -57,7 +58,7 @@ class Tuned:
 
 @torch.no_grad()
 def tune(
-    method: Weighing,
+    method: Generating,
     bank: FeatureBank,
     shots: Sequence[int],
     *,

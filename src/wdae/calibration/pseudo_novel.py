@@ -17,8 +17,9 @@ from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
-from wdae.methods.base import BaseClasses, base_classes
+from wdae.methods.base import BaseClasses, Support, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.learned import WeightGenerator
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.generate import novel_estimate
@@ -28,7 +29,9 @@ from wdae.runtime.randomness import derive_seed
 
 Where = Literal["validation", "base"]
 Weighing = WDAE | InitialEstimate
-"""Methods whose outcome is class weights, with ε and a balance to find."""
+"""Methods whose outcome is class weights, with ε and a balance to find; what a model can be taught by."""
+Generating = Weighing | WeightGenerator
+"""The same and those of other papers, with a balance to find."""
 
 _FOLDS = 4  # of base classes that play novel in turn
 _SHARE = 0.2  # of base classes that are set aside as validation classes
@@ -210,7 +213,7 @@ class QueryScores:
 
 @torch.no_grad()
 def play(
-    method: Weighing,
+    method: Generating,
     found: Sequence[Split],
     n_shot: int,
     gain: float,
@@ -251,7 +254,7 @@ def play(
 
 
 def _play(
-    method: Weighing,
+    method: Generating,
     split: Split,
     spec: EpisodeSpec,
     gain: float,
@@ -273,7 +276,11 @@ def _play(
     hits = dict.fromkeys(steps, 0.0)
     for start in range(0, n_episodes, chunk):
         episodes = sampler.draw(start, min(chunk, n_episodes - start))
-        initial = novel_estimate(take_rows(pool.features, episodes.support))
+        shots = take_rows(pool.features, episodes.support)
+        if isinstance(method, WeightGenerator):
+            initial = unit(method.novel_weights(Support(shots), split.base))
+        else:
+            initial = novel_estimate(shots)
         queries = torch.cat(
             [
                 take_rows(pool.features, episodes.query.flatten(1)),

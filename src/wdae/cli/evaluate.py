@@ -40,6 +40,7 @@ def evaluate(
     episodes: Annotated[int | None, Parameter(group=_BANK)] = None,
     seed: Annotated[int, Parameter(group=_BANK)] = 0,
     reference: Annotated[str, Parameter(group=_BANK)] = "initial-estimate",
+    split_held_out: Annotated[bool, Parameter(group=_BANK, negative="")] = False,
     device: Annotated[Device, Parameter(group=_BANK)] = "auto",
     precision: Annotated[Literal["auto", "float32", "bfloat16"], Parameter(group=_BANK)] = "auto",
 ) -> None:
@@ -79,6 +80,9 @@ def evaluate(
         Which episodes.
     reference
         The method that gains are taken over: a run folder, a method file or a name.
+    split_held_out
+        Ask only that half of the held-out base pictures on which nothing is fitted where a recipe says
+        split_held_out (wdae reproduce mini-imagenet, recipes/compare).
     precision
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
     """
@@ -103,6 +107,7 @@ def evaluate(
         device=device,
         precision=precision,
         reference=reference,
+        split_held_out=split_held_out,
     )
     if output is not None:
         table.save(output)

@@ -95,6 +95,7 @@ def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None)
             ways=recipe.ways,
             queries=recipe.queries,
             step_episodes=recipe.validation_episodes,
+            split_held_out=recipe.split_held_out,
         ),
         **denoiser,
     )
@@ -104,6 +105,7 @@ def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None)
 def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> ResultTable:
     """Train and measure every method of a recipe; what an earlier call has finished is not run again."""
     chosen = chosen_methods(recipe)
+    tested = bank.half_of_held_out("test") if recipe.split_held_out else bank
     for position, name in enumerate(chosen):
         missing = [k for k in recipe.shots if _finished(run, name, k, recipe) is None]
         if not missing:
@@ -112,7 +114,7 @@ def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> Result
         total = len(missing) * recipe.episodes
         with progress(total, f"measuring {name} ({position + 1} of {len(chosen)})") as bar:
             for n_shot, (method, cost) in ready.items():
-                _measure(run, method, cost, n_shot, recipe, bank, bar)
+                _measure(run, method, cost, n_shot, recipe, tested, bar)
     results = [_finished(run, name, k, recipe) for k in recipe.shots for name in chosen]
     return ResultTable(tuple(result for result in results if result is not None))
 

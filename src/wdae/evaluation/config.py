@@ -35,7 +35,11 @@ class EvaluationConfig(Config):
     where ε and balance are found together on validation classes: not with ``balance`` base or off."""
     balance: Literal["auto", "validation", "base", "off"] = "auto"
     """Where the constant that puts novel scores on a par with base scores is found: on validation classes, on
-    held-out images of base classes that play novel, or nowhere (off, the paper). auto: the first there is."""
+    held-out images of base classes that play novel, or nowhere (off, the paper). auto: for denoisers the
+    first there is, for other methods off; of those, the ones that generate weights can have validation."""
+    split_held_out: bool = False
+    """Of the held-out pictures of each base class, one half to fit ε, balance and the limit on base loss on,
+    the other to test with; off: all of them for both, so that base queries have been fitted on."""
     refine_base: bool = True
     """Whether base weights move as well (the paper), or stay as learned."""
     anchors: int = Field(0, ge=0, le=64)

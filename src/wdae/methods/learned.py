@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdae.errors import ModelError
-from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support
+from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support, WeightScorer
+from wdae.methods.calibration import Calibration, balance_scores
 
 Random = torch.Generator | None
 """Where random numbers come from; None: torch's default."""
@@ -190,6 +191,29 @@ class LearnedMethod(Method, nn.Module):
     def n_parameters(self) -> int:
         """How many numbers are learned."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+
+class WeightGenerator(LearnedMethod):
+    """A learned method whose outcome is class weights, compared by cosine; it may have a balance.
+
+    ``balance``: slopes and offsets of novel scores, found after training; None: scores as they come.
+    """
+
+    balance: Calibration | None = None
+
+    @abstractmethod
+    def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
+        """Weights of the novel classes ``[E, n, D]``."""
+
+    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
+        """Cosine with generated novel and learned base weights."""
+        novel = self.novel_weights(support, base)
+        scorer = WeightScorer(novel, base.weights if joint else None, self.scale)
+        return balance_scores(scorer, support.shots, base.weights.shape[-2], self.balance)
+
+    def describe(self) -> dict[str, Any]:
+        """Slopes and offsets of novel scores, where they are balanced."""
+        return super().describe() | ({} if self.balance is None else self.balance.describe())
 
 
 def episode_inputs(batch: TrainingBatch) -> tuple[Support, BaseClasses]:

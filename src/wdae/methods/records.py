@@ -90,6 +90,7 @@ class LearnedState(Record):
     dim: Size
     n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
     options: Info
+    balance: CalibrationRecord | None = None
 
 
 def interpolate(curve: tuple[float, ...], share: float) -> float:

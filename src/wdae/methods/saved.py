@@ -13,7 +13,7 @@ from wdae.errors import ModelError, StorageError
 from wdae.methods.base import Method
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.learned import LearnedMethod
+from wdae.methods.learned import LearnedMethod, WeightGenerator
 from wdae.methods.records import EstimateState, LearnedState, PosteriorRecord, WdaeState
 from wdae.methods.registry import make
 from wdae.methods.wdae import WDAE
@@ -64,6 +64,8 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
             "n_base": method.n_base,
             "options": dict(method.options),
         }
+        if isinstance(method, WeightGenerator) and method.balance is not None:
+            state["balance"] = method.balance.as_json()
     else:
         raise ModelError(f"{method.name} has nothing learned to save; make it anew by its name")
     if isinstance(method, WDAE | InitialEstimate) and method.posterior is not None:
@@ -140,6 +142,10 @@ def _built(
     if not isinstance(made, LearnedMethod):
         raise ValueError(f"{state.method} is not learned")
     made.load_state_dict(tensors)
+    if state.balance is not None:
+        if not isinstance(made, WeightGenerator):
+            raise ValueError(f"{state.method} has no balance")
+        made.balance = Calibration.from_json(state.balance.model_dump(mode="json"))
     return made.to(device).eval()
 
 

@@ -64,6 +64,9 @@ class ReproduceRecipe(Config):
     """Of ImageNet-FS's split: by its class names, or by positions in the sorted list (the authors' code)."""
     allow_missing: bool = False
     """Take pictures with classes of the benchmark missing; the figures are then not the benchmark's."""
+    split_held_out: bool | None = None
+    """Fit ε and balance on one half of the held-out base pictures and test with the other; off: all of them
+    for both. By default as the benchmark has it: MiniImageNet yes; the others fit nothing on them."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
     device: str = "auto"

@@ -67,6 +67,11 @@ class RowPlan:
         return derive_seed(self.options.seed, "test episodes")
 
     @property
+    def split_held_out(self) -> bool:
+        """Whether base pictures that ε and balance are fitted on are no test queries."""
+        return split_held_out(self.benchmark, self.options)
+
+    @property
     def base_queries(self) -> frozenset[str] | None:
         """The base classes whose pictures are queries; None: all of them."""
         if not self.benchmark.half_of_base:
@@ -86,9 +91,15 @@ class RowPlan:
             "ways": self.options.ways,
             "queries": self.options.queries,
             "seed": self.options.seed,
+            **({"split_held_out": True} if self.split_held_out else {}),
             **({"reading": self.options.reading} if self.benchmark.half_of_base else {}),
             **({"curve_episodes": self.curve_episodes} if self.row.curves else {}),
         }
+
+
+def split_held_out(benchmark: Benchmark, options: ReproduceRecipe) -> bool:
+    """What the command line says of the held-out base pictures, or the benchmark."""
+    return benchmark.split_held_out if options.split_held_out is None else options.split_held_out
 
 
 def row_recipe(file: Path, plan: RowPlan, steps: Mapping[int, float] | None) -> MetaRecipe:
@@ -99,6 +110,7 @@ def row_recipe(file: Path, plan: RowPlan, steps: Mapping[int, float] | None) -> 
         "device": options.device,
         "precision": options.precision,
         "evaluation.shots": list(plan.measured),
+        "evaluation.split_held_out": plan.split_held_out,
     }
     if plan.benchmark.protocol == "few-way":
         changes |= {"evaluation.ways": options.ways, "evaluation.queries": options.queries}

@@ -20,7 +20,12 @@ Rows = Mapping[tuple[Role, str], Measured]
 _PAIRS = (
     ("wdae-gnn", "wdae-mlp"),
     ("wdae-gnn", "initial-estimate-balanced"),
+    ("wdae-gnn", "lwof"),
+    ("wdae-gnn", "lwof-balanced"),
+    ("wdae-gnn-paper", "wdae-mlp-paper"),
+    ("wdae-gnn-paper", "lwof"),
     ("wdae-gnn-plus", "wdae-gnn"),
+    ("wdae-gnn-plus", "wdae-gnn-plus-no-denoiser"),
     ("wdae-gnn-trainval", "wdae-mlp-trainval"),
 )
 _SHOWN = ("novel", "base", "all", "all_prior", "harmonic")
@@ -34,7 +39,8 @@ def table_record(
     suffix = "_top5" if benchmark.top5 else ""
     lines = []
     for n_shot in shots:
-        reference = rows[role, REFERENCE].result(n_shot, episodes) if (role, REFERENCE) in rows else None
+        first = rows.get((role, table.reference)) or rows.get((role, REFERENCE))
+        reference = None if first is None else first.result(n_shot, episodes)
         for name in table.rows:
             measured = rows.get((role, name))
             result = None if measured is None else measured.result(n_shot, episodes)
@@ -51,6 +57,7 @@ def table_record(
         "role": role,
         "metrics": [m for m in (*table.metrics, *_also(suffix)) if _measured(lines, m)],
         "rows": lines,
+        "reference": table.reference if (role, table.reference) in rows else REFERENCE,
         "pairs": _pairs(table, role, rows, shots, episodes, table.metrics),
     }
 
@@ -86,10 +93,10 @@ def _line(
     for metric in shown:
         figure = None
         if table.number is not None:
-            figure = reported(benchmark.name, table.number, row.name, metric, result.n_shot)
+            figure = reported(benchmark.name, table.number, row.paper or row.name, metric, result.n_shot)
         if figure is not None and row.name not in table.ours:
             paper[metric] = {"mean": figure[0] / 100, "ci95": figure[1] / 100}
-        if reference is not None and row.name != REFERENCE and metric in reference.metrics:
+        if reference is not None and result.method != reference.method and metric in reference.metrics:
             gains[metric] = paired(result, reference, metric).to_dict()
     steps = record.get("steps")
     return {

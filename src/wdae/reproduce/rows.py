@@ -75,7 +75,8 @@ def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
         device = pick_device(plan.options.device)
         method = _trained(folder, plan, bank, device)
         began = time.perf_counter()
-        _measure(folder, plan, method, bank, device)
+        tested = bank.half_of_held_out("test") if plan.split_held_out else bank
+        _measure(folder, plan, method, tested, device)
         clock = _clock(folder)
         record = {
             "row": plan.row.name,
@@ -84,7 +85,7 @@ def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
             "measuring_seconds": time.perf_counter() - began,
             "parameters": method.n_parameters(),
             "step_origin": plan.step_origin if isinstance(method, WDAE) else None,
-            "balanced": isinstance(method, WDAE) and method.balance is not None,
+            "balanced": getattr(method, "balance", None) is not None,
             "steps": {str(k): v for k, v in method.steps.items()} if isinstance(method, WDAE) else None,
         }
         write_json(folder / RECORD, record)

@@ -13,7 +13,7 @@ from wdae.config import dump, find_recipe
 from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ROLES, ReproduceRecipe
-from wdae.reproduce.plan import RowPlan, row_recipe
+from wdae.reproduce.plan import RowPlan, row_recipe, split_held_out
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import (
     FORMAT,
@@ -162,9 +162,12 @@ class _Job:
         return replace(plan, recipe=row_recipe(file, plan, lent), lender=origin)
 
     def _says_more(self, table: Table, role: Role) -> bool:
-        """Whether a table of ours holds a row that stands in none of the paper's."""
+        """Whether a table holds a row beside the reference and, if it is ours, one that no other has."""
         papers = {name for other in self.benchmark.tables if other.number is not None for name in other.rows}
         own = set(table.rows) - papers
+        alone = len({name for _, name in self.finished}) == 1  # nothing but the reference
+        if not any((role, name) in self.finished for name in table.rows if alone or name != REFERENCE):
+            return False
         return table.number is not None or any((role, name) in self.finished for name in own)
 
     def curves(self) -> dict[str, Any]:
@@ -199,6 +202,7 @@ class _Job:
             "ways": recipe.ways if few_way else None,
             "queries": recipe.queries if few_way else None,
             "seed": recipe.seed,
+            "split_held_out": split_held_out(benchmark, recipe),
             "partial": recipe.allow_missing,
             "changes": {"stage1": list(recipe.stage1), "stage2": list(recipe.stage2)},
             "environment": {key: environment.get(key) for key in kept},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -14,13 +14,14 @@ from wdae.calibration.balance import tune
 from wdae.calibration.pseudo_novel import where_to_play
 from wdae.calibration.step_size import choose_steps
 from wdae.episodes import EpisodeSampler, EpisodeSpec
-from wdae.errors import MissingExtraError
+from wdae.errors import MissingExtraError, RecipeError
 from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.html import write_report
 from wdae.evaluation.measure import evaluate
 from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
+from wdae.methods.learned import LearnedMethod, WeightGenerator
 from wdae.methods.many_shots import draw_posterior
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
@@ -65,15 +66,54 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
 def fit_method(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Method:
     """Train what a recipe asks for; for a denoiser, find its space, ε and balance on pseudo-novel classes."""
     if recipe.method is not None:
-        return train_learned(recipe, bank, **options)
+        learned = train_learned(recipe, bank, **options)
+        balance_learned(learned, recipe, to_fit(bank, recipe.evaluation))
+        return learned
     device = pick_device(recipe.device)
     space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
     bank = bank if space is None else in_space(bank, space)
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
-    tune_method(method, recipe, bank)
+    tune_method(method, recipe, to_fit(bank, recipe.evaluation))
     method.posterior = posterior_of(recipe.evaluation, bank, recipe.seed, device)
     method.space = space
     return method
+
+
+def to_fit(bank: FeatureBank, config: EvaluationConfig) -> FeatureBank:
+    """The bank with the held-out base images that ε and balance are fitted on."""
+    return bank.half_of_held_out("fit") if config.split_held_out else bank
+
+
+def to_test(bank: FeatureBank, config: EvaluationConfig) -> FeatureBank:
+    """The bank with the held-out base images that are test queries."""
+    return bank.half_of_held_out("test") if config.split_held_out else bank
+
+
+def balance_learned(method: LearnedMethod, recipe: MetaRecipe, bank: FeatureBank) -> None:
+    """Find the balance of a learned method that generates class weights, where the recipe asks for it."""
+    config = recipe.evaluation
+    if config.balance in ("auto", "off"):
+        return
+    if not isinstance(method, WeightGenerator) or config.balance != "validation":
+        raise RecipeError(
+            f"{method.name} can have no balance found on {config.balance} classes; set evaluation.balance to"
+            " off, or to validation for a method that generates weights (lwof-average, lwof-attention)"
+        )
+    method.balance = tune(method, bank, (*config.shots, *config.tuned_shots), **_played(recipe, bank)).balance
+
+
+def _played(recipe: MetaRecipe, bank: FeatureBank) -> dict[str, Any]:
+    """How pseudo-novel classes are played, as the recipe's test is."""
+    config, n_novel = recipe.evaluation, len(bank.classes_of(Part.NOVEL))
+    return {
+        # few-way: as many novel as base queries; all-way: all classes are equally likely
+        "novel_share": 0.5 if config.protocol == "few-way" else n_novel / (bank.n_base + n_novel),
+        "n_way": config.ways,
+        "n_query": config.queries,
+        "n_episodes": config.step_episodes,
+        "seed": derive_seed(recipe.seed, "step size"),
+        "device": pick_device(recipe.device),
+    }
 
 
 def posterior_of(
@@ -108,7 +148,6 @@ def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
     given = config.steps
     if given is None and where == "base":  # the denoiser has been trained on these classes: it looks too good
         given = method.steps
-    n_novel = len(bank.classes_of(Part.NOVEL))
     tuned = tune(
         method,
         bank,
@@ -118,13 +157,7 @@ def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
         chosen_for=config.chosen_for,
         base_drop_limit=config.base_drop_limit,
         steps=given,
-        # few-way: as many novel as base queries; all-way: all classes are equally likely
-        novel_share=0.5 if config.protocol == "few-way" else n_novel / (bank.n_base + n_novel),
-        n_way=config.ways,
-        n_query=config.queries,
-        n_episodes=config.step_episodes,
-        seed=seed,
-        device=device,
+        **_played(recipe, bank),
     )
     method.steps, method.balance = tuned.steps, tuned.balance
 
@@ -139,7 +172,8 @@ def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank
     """Evaluate trained methods beside the initial estimate; results, plots and report go to the run."""
     device = pick_device(recipe.device)
     seed = derive_seed(recipe.seed, "test episodes")
-    table = evaluate([InitialEstimate(), *methods], bank, recipe.evaluation, seed=seed, device=device)
+    tested = to_test(bank, recipe.evaluation)
+    table = evaluate([InitialEstimate(), *methods], tested, recipe.evaluation, seed=seed, device=device)
     table.save(run.results)
     denoisers = [method for method in methods if isinstance(method, WDAE)]
     if denoisers:

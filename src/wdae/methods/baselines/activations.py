@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
+from wdae.methods.base import BaseClasses, Support
+from wdae.methods.learned import ANY_SHOTS, Setting, WeightGenerator
 from wdae.nn.linear import identity_linear, masked_mean
 
 
-class Activations(LearnedMethod):
+class Activations(WeightGenerator):
     """A learned map φ turns the mean activation of a class into its weight.
 
     Siyuan Qiao, Chenxi Liu, Wei Shen, Alan Yuille, "Few-Shot Image Recognition by Predicting Parameters from
@@ -30,7 +30,7 @@ class Activations(LearnedMethod):
         super().__init__(setting)
         self.predict = identity_linear(setting.dim, bias=True)
 
-    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
-        """Cosine with the predicted weights."""
+    def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
+        """φ of the mean activations."""
         novel: Tensor = self.predict(masked_mean(support.features, support.mask))
-        return WeightScorer(novel, base.weights if joint else None, self.scale)
+        return novel

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.methods.base import BaseClasses, Scorer, Support, WeightScorer
-from wdae.methods.learned import ANY_SHOTS, LearnedMethod, Random, Setting
+from wdae.methods.base import BaseClasses, Support
+from wdae.methods.learned import ANY_SHOTS, Setting, WeightGenerator
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.linear import identity_linear, masked_mean
 
 
-class LwofAverage(LearnedMethod):
+class LwofAverage(WeightGenerator):
     """LwoF with feature averaging: ``w = g_avg ⊙ mean(ẑ)``, with a learned gain that starts at 1.
 
     Spyros Gidaris, Nikos Komodakis, "Dynamic Few-Shot Visual Learning without Forgetting", CVPR 2018,
@@ -27,11 +27,6 @@ class LwofAverage(LearnedMethod):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.average_gain = nn.Parameter(torch.ones(setting.dim))
-
-    def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
-        """Cosine with generated novel and learned base weights."""
-        novel = self.novel_weights(support, base)
-        return WeightScorer(novel, base.weights if joint else None, self.scale)
 
     def novel_weights(self, support: Support, base: BaseClasses) -> Tensor:
         """``w`` ``[E, n, D]``."""
