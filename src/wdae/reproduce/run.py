@@ -76,6 +76,8 @@ def open_run(
         for key, value in unnamed.items():
             words += [f"--{key.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         refuse_unnamed(unnamed, dict.fromkeys(unnamed), output, shlex.join(words))
+        if "split_held_out" not in begun.model_fields_set:  # begun when all pictures served both ends
+            begun = begun.model_copy(update={"split_held_out": False})
         recipe = begun.model_copy(update=given)
         chosen_rows(benchmark, recipe)
         return run, recipe
