@@ -362,7 +362,10 @@ def test_a_reproduction_is_complete(place: Path) -> None:
     record = json.loads(Path("reproduce/run/results.json").read_text())
     figures = [
         {
-            (table["number"], line["row"], line["n_shot"]): (line["metrics"], line["gains"])
+            (table["number"], line["row"], line["n_shot"]): {
+                "metrics": line["metrics"],
+                "gains": line["gains"],
+            }
             for table in tables
             for line in table["rows"]
         }
