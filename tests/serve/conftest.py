@@ -25,9 +25,20 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def shared_bucket(s3_server: str) -> Iterator[str]:
+    """The address of a bucket for a session; the environment says where and with which keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield _new_bucket(s3_server, patch)
+
+
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a new bucket; the environment says where and with which keys."""
+    """The address of a new bucket."""
+    return _new_bucket(s3_server, monkeypatch)
+
+
+def _new_bucket(s3_server: str, patch: pytest.MonkeyPatch) -> str:
     import boto3
 
     for name, value in {
@@ -36,7 +47,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
-        monkeypatch.setenv(name, value)
+        patch.setenv(name, value)
     name = f"b{uuid.uuid4().hex[:20]}"
     boto3.client("s3").create_bucket(Bucket=name)
     return f"s3://{name}/pictures"

@@ -59,6 +59,7 @@ _HOMES = {
     "info": "model:info",
     "explain": "model:explain",
     "backbones": "backbones:app",
+    "serve": "serve:app",
     "bank": "bank:app",
     "data": "data:app",
 }

@@ -6,15 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from wdae.serve import problems
+from wdae.serve import deletion, problems
+from wdae.serve.access import rules
+from wdae.serve.guard import Guard
+from wdae.serve.jobs import Runner
 from wdae.serve.observe import Observed, log_as_json
 from wdae.serve.page_files import mount_page
-from wdae.serve.routes import classes, examples, health, history, jobs, models, predictions
+from wdae.serve.routes import classes, examples, health, history, jobs, keys, models, predictions
 from wdae.serve.service import Service
 from wdae.serve.settings import Settings
+from wdae.serve.work import KINDS
 from wdae.version import __version__
 
 API = "/api/v1"
@@ -26,6 +31,7 @@ ROUTERS = (
     predictions.router,
     history.router,
     jobs.router,
+    keys.router,
 )
 
 
@@ -35,9 +41,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = Service.open(chosen)
+        app.state.service = here = Service.open(chosen)
+        here.decoders.start()
+        runner = Runner(here, here.jobs, KINDS, lambda: deletion.carry_out(here.database, here.pictures))
+        runner.start()
         yield
-        app.state.service.close()
+        await run_sync(runner.stop)
+        here.close()
 
     if settings is None:
         log_as_json()
@@ -61,8 +71,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         api.include_router(router)
     app.include_router(health.open_router)
     app.include_router(api)
+    app.add_middleware(Guard, settings=chosen)
     app.add_middleware(Observed)
     mount_page(app)
+    rules(app)  # a route without a role does not start
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

@@ -21,9 +21,6 @@ class Limits(BaseModel):
         import_bytes: of one zip, and of all that is in it.
         requests: of one key, or one address without one, in a second, on average over ten.
         model_bytes: pictures kept for one model.
-        models: how many there may be.
-        classes: that may be added to one model.
-        examples: that one model may keep.
         decoders: processes that decode pictures; 0: as many as cores, at most four.
         decoder_bytes: memory of one such process.
         decoder_seconds: that one picture may take.
@@ -43,9 +40,6 @@ class Limits(BaseModel):
     import_bytes: _Count = 4 * 2**30
     requests: _Count = 100
     model_bytes: _Count = 10 * 2**30
-    models: _Count = 1_000
-    classes: _Count = 10_000
-    examples: _Count = 200_000
     decoders: Annotated[int, Field(ge=0)] = 0
     decoder_bytes: _Count = 3 * 2**29
     decoder_seconds: Annotated[float, Field(gt=0)] = 20.0

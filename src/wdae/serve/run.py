@@ -9,6 +9,7 @@ import uvicorn
 from sqlalchemy import select
 
 from wdae.printing import say
+from wdae.serve.access import Keys, refuse_open_door
 from wdae.serve.app import create_app
 from wdae.serve.database.connection import Database
 from wdae.serve.database.tables import ModelRow
@@ -33,8 +34,19 @@ def prepare(settings: Settings) -> None:
         here.close()
 
 
+def check_door(settings: Settings) -> None:
+    """Refuse to start where strangers could come in."""
+    database = Database(settings.database_url)
+    try:
+        database.migrate()
+        refuse_open_door(settings, Keys(database))
+    finally:
+        database.close()
+
+
 def serve(settings: Settings) -> None:
     """Run the service until it is stopped; requests that it has taken are answered first."""
+    check_door(settings)
     prepare(settings)
     settings.to_environment()
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 
-from wdae.serve.access import Me, needs
+from wdae.serve.access import Access, Me, needs
 from wdae.serve.database.connection import Database
 from wdae.serve.engine import Engine
+from wdae.serve.jobs import Jobs
 from wdae.serve.pictures import PictureStore
 from wdae.serve.problems import ProblemError
 from wdae.serve.settings import Settings
@@ -27,6 +28,8 @@ class Service:
     starting: StartingModels
     engine: Engine
     decoders: Decoders
+    access: Access
+    jobs: Jobs
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
@@ -35,7 +38,14 @@ class Service:
         pictures = PictureStore.open(settings.pictures_url)
         starting = StartingModels(pictures)
         return cls(
-            settings, database, pictures, starting, Engine(database, starting), Decoders(settings.limits)
+            settings,
+            database,
+            pictures,
+            starting,
+            Engine(database, starting),
+            Decoders(settings.limits),
+            Access(settings, database),
+            Jobs(database),
         )
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ class Settings(BaseModel):
     port: int = 8000
     workers: int = 1
     public: int = 0
+    hosts: tuple[str, ...] = ()
     starting: str = "resnet12"
     limits: Limits = Limits()
 

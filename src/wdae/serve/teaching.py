@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from torch import Tensor
 
 from wdae.classifier.cost import cost
 from wdae.classifier.explain import warnings_about
 from wdae.classifier.names import check_name, has_separator, lookalikes, shorten
 from wdae.errors import ModelError, WdaeError
+from wdae.printing import size_text
+from wdae.serve import deletion
 from wdae.serve.database.connection import now
 from wdae.serve.database.revisions import Change, changing, delete_pictures, redo_target, undo_target
 from wdae.serve.database.tables import ClassRow, FeatureRow, PictureRow, Placement
@@ -46,6 +49,24 @@ class Outcome:
     notes: list[str]
 
 
+class _Quota:
+    """How many bytes of pictures a model may still keep."""
+
+    def __init__(self, session: Session, model: str, most: int) -> None:
+        used = select(func.coalesce(func.sum(PictureRow.size), 0)).where(PictureRow.model == model)
+        self.model, self.most, self.used = model, most, session.scalar(used) or 0
+
+    def refusal(self, session: Session, picture: str, one: Shown) -> str | None:
+        """Count a picture; or why there is no room for it."""
+        if session.get(PictureRow, (self.model, picture)) is not None:
+            return None
+        if self.used + len(one.picture.stored) > self.most:
+            room = f"{size_text(self.used)} of {size_text(self.most)}"
+            return f"there is no room: the model's pictures take {room}; delete some for good"
+        self.used += len(one.picture.stored)
+        return None
+
+
 @dataclass(frozen=True)
 class Teaching:
     """Changes of one model by one person."""
@@ -58,12 +79,18 @@ class Teaching:
     def _changing(self, action: str) -> AbstractContextManager[Change]:
         return changing(self.service.database, self.model, self.who, action, self.expected)
 
-    def teach(self, shown: Sequence[Shown]) -> Outcome:
-        """Make pictures examples of classes, which are made where there are none of their names."""
+    def teach(self, shown: Sequence[Shown], *, quiet: bool = False) -> Outcome:
+        """Make pictures examples of classes, which are made where there are none of their names.
+
+        Args:
+            quiet: say nothing of what the classes resemble and cost, which takes longer than teaching many.
+        """
         service, before = self.service, self.service.engine.current(self.model)
         base = before.starting.model.base
         ids = [hashlib.sha256(one.picture.stored).hexdigest() for one in shown]
-        for picture, one in zip(ids, shown, strict=True):  # a picture that nothing names does no harm
+        with service.database.writing() as session:  # what is put there and does not become an example goes
+            deletion.note(session, self.model, ids)
+        for picture, one in zip(ids, shown, strict=True):
             service.pictures.put(self.model, picture, one.picture.stored)
         done = Outcome(before.revision, [], [], [])
         with self._changing("teach") as change:
@@ -73,6 +100,7 @@ class Teaching:
             news: dict[str, str] = {}
             counts: dict[str, int] = {}
             there: dict[str, int] = {}
+            quota = _Quota(change.session, self.model, service.settings.limits.model_bytes)
             for picture, one in zip(ids, shown, strict=True):
                 try:
                     name = one.name if one.name in known else self._checked(before, one.name)
@@ -83,6 +111,10 @@ class Teaching:
                 if at is not None and names.get(at) != name:
                     said = f"is an example of {shorten(names.get(at, '?'))!r} already; move it, if it is none"
                     done.refused.append((one.file, said))
+                    continue
+                refusal = quota.refusal(change.session, picture, one) if at is None else None
+                if refusal is not None:
+                    done.refused.append((one.file, refusal))
                     continue
                 if name not in known:
                     known[name] = change.open_class(name, before.base_ids.get(name))
@@ -95,12 +127,17 @@ class Teaching:
                 news[picture] = known[name]
                 counts[known[name]] = counts.get(known[name], 0) + 1
             change.place(news)
+            deletion.take_back(change.session, self.model, [*news, *placed])
             change.summary = {"classes": counts}
             TAUGHT.inc(len(news))
+        if done.refused:
+            deletion.carry_out(service.database, service.pictures, self.model)
         after = service.engine.current(self.model)
         done.revision = max(change.number if change.is_change else change.before, before.revision)
         for name, n in there.items():
             done.notes.append(f"{shorten(name)}: {n} were there already, or given twice, and count once")
+        if quiet:
+            return done
         taught = [names[class_id] for class_id in counts]
         known_before = [*base.names, *before.model.added]
         for name, other in lookalikes([n for n in taught if n not in set(known_before)], known_before):
@@ -128,6 +165,8 @@ class Teaching:
                 )
             )
             change.session.flush()
+            if not self.service.pictures.has(self.model, picture):  # deleted for good while we waited
+                self.service.pictures.put(self.model, picture, kept.stored)
         if change.session.get(FeatureRow, (self.model, picture, backbone)) is None:
             vector = one.feature.numpy().astype("<f4").tobytes()
             change.session.add(
@@ -204,8 +243,8 @@ class Teaching:
                 change.session.delete(row)
                 change.session.flush()
                 change.summary, change.is_change = {}, True
-        for picture in gone:
-            self.service.pictures.delete(self.model, picture)
+        if gone:
+            deletion.carry_out(self.service.database, self.service.pictures, self.model)
         return change.row.revision
 
     def merge(self, class_ids: Sequence[str], into: str) -> int:
@@ -263,8 +302,8 @@ class Teaching:
                 for class_id in placed.values():
                     counts[class_id] = counts.get(class_id, 0) + 1
                 change.summary = {"classes": counts}
-        for picture in gone:
-            self.service.pictures.delete(self.model, picture)
+        if gone:
+            deletion.carry_out(self.service.database, self.service.pictures, self.model)
         return change.row.revision
 
     def _placed(self, change: Change, pictures: Sequence[str]) -> dict[str, str]:

@@ -78,6 +78,14 @@ class Database:
                     connection.execute(text("SELECT pg_advisory_unlock(:number)"), {"number": _MIGRATING})
                     connection.commit()
 
+    def forget(self) -> None:
+        """Let what was deleted be overwritten on disk, as far as this is ours to do (SQLite)."""
+        if self.is_sqlite:
+            with self.engine.connect() as connection:
+                connection.exec_driver_sql("ROLLBACK")  # not from within a transaction
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.exec_driver_sql("BEGIN")
+
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
@@ -110,7 +118,13 @@ def _is_later(config: Any, revision: str, current: str | None) -> bool:
 def _prepare(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "busy_timeout=30000",
+        "secure_delete=ON",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql import ColumnElement
 
 from wdae.classifier.names import shorten
+from wdae.serve import deletion
 from wdae.serve.database.connection import Database, now
 from wdae.serve.database.tables import (
     ClassName,
@@ -243,6 +244,7 @@ def delete_pictures(session: Session, model: str, pictures: Iterable[str]) -> li
         for table in (Placement, FeatureRow):
             session.execute(delete(table).where(table.model == model, table.picture.in_(some)))
         session.execute(delete(PictureRow).where(of))
+    deletion.note(session, model, gone)
     return gone
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, ForeignKeyConstraint, Index, LargeBinary, MetaData, String, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -141,6 +151,26 @@ class KeyRow(Base):
     revoked: Mapped[str | None] = mapped_column(String(32))
 
 
+class SessionRow(Base):
+    """A session of the page, made with a key; its token hashed."""
+
+    __tablename__ = "sessions"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key: Mapped[str] = mapped_column(ForeignKey("keys.id", ondelete="CASCADE"))
+    created: Mapped[str] = mapped_column(String(32))
+    expires: Mapped[int] = mapped_column(BigInteger)
+
+
+class Deletion(Base):
+    """A picture that is deleted for good and may still lie in the store; who finds this removes it."""
+
+    __tablename__ = "deletions"
+
+    model: Mapped[str] = mapped_column(Id, primary_key=True)
+    picture: Mapped[str] = mapped_column(Id, primary_key=True)
+
+
 class JobRow(Base):
     """Work that takes longer than a request."""
 
@@ -159,3 +189,6 @@ class JobRow(Base):
     who: Mapped[str] = mapped_column(String(200))
     created: Mapped[str] = mapped_column(String(32))
     updated: Mapped[str] = mapped_column(String(32))
+    worker: Mapped[str | None] = mapped_column(String(64))
+    lease: Mapped[int] = mapped_column(BigInteger, default=0)
+    attempts: Mapped[int] = mapped_column(default=0)

@@ -38,7 +38,7 @@ def ready(here: Here) -> Health:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"example": "wdae_predictions_total 12.0\n"}}}},
 )
-def metrics() -> Response:
+def metrics(me: Reader) -> Response:
     """For Prometheus."""
     registry = REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
@@ -58,5 +58,5 @@ def about(here: Here, me: Reader) -> About:
         starting=list(READY),
         limits=here.settings.limits.model_dump(),
         me=MeOut(name=me.name, role=me.role),
-        csrf="",
+        csrf=me.csrf,
     )

@@ -1,7 +1,200 @@
-"""Jobs: work that takes longer than a request."""
+"""Jobs: a zip of pictures to teach or to classify, a model to learn; with progress as it is made."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
+from fastapi.responses import StreamingResponse
+from pydantic import ConfigDict
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from wdae.classifier.names import check_name
+from wdae.serve.database.tables import JobRow
+from wdae.serve.jobs import DONE, ENDED, new_job_id
+from wdae.serve.problems import ConflictError, ProblemError
+from wdae.serve.schemas import Schema
+from wdae.serve.service import Admin, Here, ModelId, Reader, Service, Teacher
+from wdae.serve.uploads.archives import count_files
 
 router = APIRouter(tags=["jobs"])
+
+_EVERY = 0.5  # seconds between looks at a job that is watched
+_JOB: dict[str, Any] = {
+    "id": "0a1b2c3d4e5f60718293a4b5",
+    "kind": "import_zip",
+    "model": "4b1d5c0e8f7a2936",
+    "state": "running",
+    "done": 300,
+    "total": 1200,
+    "message": "300 of 1200 pictures",
+    "result": {"added": 298, "refused_count": 2},
+    "who": "local",
+    "created": "2026-01-02T03:04:05+00:00",
+    "updated": "2026-01-02T03:04:15+00:00",
+}
+
+
+class JobOut(Schema):
+    """A job; ``state`` is queued, running, done, failed or cancelled."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_JOB]})
+
+    id: str
+    kind: str
+    model: str | None
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    done: int
+    total: int
+    message: str
+    result: dict[str, Any] | None
+    who: str
+    created: str
+    updated: str
+
+
+class JobsOut(Schema):
+    """Jobs, the newest first."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"items": [_JOB]}]})
+
+    items: list[JobOut]
+
+
+JobId = Annotated[str, Path(max_length=64, description="id of a job", examples=[_JOB["id"]])]
+Zip = Annotated[UploadFile, File(description="a zip of pictures")]
+
+
+@router.post("/models/{m}/jobs", status_code=202)
+async def start_job(
+    here: Here,
+    me: Teacher,
+    m: ModelId,
+    file: Zip,
+    kind: Annotated[Literal["import_zip", "predict_many"], Form()],
+    class_: Annotated[
+        str | None,
+        Form(alias="class", max_length=200, description="of all pictures; else their folders' names"),
+    ] = None,
+    top: Annotated[int, Form(ge=1, le=1000, description="classes to show of each picture")] = 5,
+) -> JobOut:
+    """Teach the pictures of a zip (``import_zip``), or classify them (``predict_many``)."""
+    await run_sync(here.engine.current, m)
+    payload: dict[str, Any] = {"question": {"top": top, "nearest": 0}} if kind == "predict_many" else {}
+    if kind == "import_zip" and class_ is not None:
+        payload["class"] = check_name(class_)
+    return await run_sync(_start, here, me.name, kind, m, payload, file)
+
+
+@router.post("/jobs", status_code=202)
+async def learn_model(
+    here: Here,
+    me: Admin,
+    file: Zip,
+    name: Annotated[str, Form(min_length=1, max_length=200, description="of the model to be")],
+    kind: Annotated[Literal["learn"], Form()] = "learn",
+) -> JobOut:
+    """Learn a model from a zip with a folder of pictures per class, ten classes or more."""
+    return await run_sync(_start, here, me.name, kind, None, {"name": name, "backbone": "embedded"}, file)
+
+
+def _start(
+    here: Service, who: str, kind: str, model: str | None, payload: dict[str, Any], file: UploadFile
+) -> JobOut:
+    job = new_job_id()
+    with tempfile.NamedTemporaryFile(prefix="wdae-upload-") as copy:
+        shutil.copyfileobj(file.file, copy, 2**20)
+        copy.flush()
+        total = count_files(FilePath(copy.name), here.settings.limits.import_files)
+        if total == 0:
+            raise ProblemError("the zip has no files")
+        here.pictures.put_incoming(job, FilePath(copy.name))
+    return _out(here.jobs.add(kind, model, payload, who, total=total, id=job))
+
+
+@router.get("/jobs")
+def list_jobs(
+    here: Here,
+    me: Reader,
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> JobsOut:
+    """Jobs, the newest first."""
+    return JobsOut(items=[_out(row) for row in here.jobs.some(offset, limit)])
+
+
+@router.get("/jobs/{j}")
+def get_job(here: Here, me: Reader, j: JobId) -> JobOut:
+    """A job: how far it is, and what it gave."""
+    return _out(here.jobs.get(j))
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "text/event-stream": {"schema": {"type": "string"}, "example": "event: progress\ndata: {…}\n\n"}
+        }
+    }
+}
+
+
+@router.get("/jobs/{j}/events", response_class=EventSourceResponse, responses=_EVENTS)
+async def watch_job(here: Here, me: Reader, j: JobId, request: Request) -> EventSourceResponse:
+    """A job's progress as server-sent events, each the job as JSON, until it has ended."""
+    first = await run_sync(here.jobs.get, j)
+
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        row, shown = first, ""
+        while True:
+            text = _out(row).model_dump_json()
+            if text != shown:
+                yield ServerSentEvent(text, event="progress", id=row.updated)
+                shown = text
+            if row.state in ENDED or await request.is_disconnected():
+                return
+            await asyncio.sleep(_EVERY)
+            row = await run_sync(here.jobs.get, j)
+
+    return EventSourceResponse(events())
+
+
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": '{"file": "a.jpg"}\n'}}
+    }
+}
+
+
+@router.get("/jobs/{j}/result", response_class=StreamingResponse, responses=_LINES)
+def job_result(here: Here, me: Reader, j: JobId) -> StreamingResponse:
+    """What ``predict_many`` gave: a line of JSON for each picture, in the zip's order."""
+    row = here.jobs.get(j)
+    if row.kind != "predict_many" or row.state != DONE:
+        raise ConflictError(f"a job {row.kind} that is {row.state} has no lines to give; {row.message}")
+
+    def lines() -> Iterator[bytes]:
+        yield from here.pictures.parts(j)
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+@router.delete("/jobs/{j}", status_code=204)
+def end_job(here: Here, me: Teacher, j: JobId) -> None:
+    """Cancel a job; one that has ended is removed, with what it gave."""
+    row = here.jobs.get(j)
+    if row.state not in ENDED:
+        here.jobs.cancel(j)
+    else:
+        here.pictures.delete_parts(j)
+        here.jobs.remove(j)
+    here.pictures.delete_incoming(j)
+
+
+def _out(row: JobRow) -> JobOut:
+    return JobOut(**{name: getattr(row, name) for name in JobOut.model_fields})

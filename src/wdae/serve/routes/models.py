@@ -7,6 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from wdae.classifier.names import shorten
+from wdae.serve import deletion
 from wdae.serve.database.connection import now
 from wdae.serve.database.revisions import model_row, new_id
 from wdae.serve.database.tables import ModelRow, Revision
@@ -72,8 +73,9 @@ def delete_model(here: Here, me: Admin, m: ModelId) -> None:
     """Delete a model for good, with all its pictures."""
     with here.database.writing() as session:
         session.delete(model_row(session, m, lock=True))
+        deletion.note(session, m, [deletion.EVERYTHING])
     here.engine.forget(m)
-    here.pictures.delete_model(m)
+    deletion.carry_out(here.database, here.pictures, m)
 
 
 def describe(here: Service, model: str) -> ModelOut:

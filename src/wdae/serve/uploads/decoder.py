@@ -10,7 +10,6 @@ import io
 import json
 import struct
 import sys
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,11 +44,6 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 def main() -> None:
     """Decode what comes on standard input until it ends."""
-    # The packages' own __init__ bring torch, 200 MB that a decoder has no use for.
-    for name in ("data", "backbones"):
-        package = ModuleType(f"wdae.{name}")
-        package.__path__ = [f"{_package()}/{name}"]
-        sys.modules[package.__name__] = package
     from PIL import Image
 
     from wdae.backbones.preprocessing import Preprocessing
@@ -78,12 +72,6 @@ def main() -> None:
         except DataError as error:
             words, made = {"refused": str(error)}, b""
         send(out, words, made)
-
-
-def _package() -> str:
-    import wdae
-
-    return next(iter(wdae.__path__))
 
 
 def _confine(memory: int) -> None:
