@@ -89,7 +89,7 @@ def create(
     data: Path = DATA,
     database: str | None = None,
 ) -> None:
-    """Make a key and show it, this once: wdae serve keys create --name camera --role teach.
+    """Make a key and show it, this once; the service knows its hash alone.
 
     Parameters
     ----------
