@@ -33,6 +33,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int = 1,
+    limit: tuple[str, ...] = (),
     allow_host: tuple[str, ...] = (),
     public: Annotated[int, Parameter(count=True, negative=())] = 0,
     starting: str = "resnet12",
@@ -52,8 +53,13 @@ def serve(
         s3://bucket/prefix, or another folder, instead of one in the data folder.
     host
         The address to listen at; any but this machine's own needs a key.
+    port
+        The port to listen at.
     workers
         Processes.
+    limit
+        NAME=NUMBER, one of the limits: picture_bytes, upload_files, requests, model_bytes, ...; may be given
+        several times.
     allow_host
         A name that people reach the service by, such as that of a proxy before it; may be given several
         times. With one a key is needed at any address.
@@ -63,6 +69,7 @@ def serve(
         The ready model that the first model starts from: resnet12 or lite0.
     """
     with _extra():
+        from wdae.serve.limits import Limits
         from wdae.serve.run import serve as run
         from wdae.serve.settings import Settings
 
@@ -75,6 +82,7 @@ def serve(
             port=port,
             workers=workers,
             hosts=allow_host,
+            limits=Limits.of(limit),
             public=public,
             starting=starting,
         )
@@ -110,7 +118,15 @@ def create(
 
 @keys.command(name="list")
 def list_(*, data: Path = DATA, database: str | None = None) -> None:
-    """List the keys: id, role, when each was made, used and revoked, name."""
+    """List the keys: id, role, when each was made, used and revoked, name.
+
+    Parameters
+    ----------
+    data
+        The service's data folder.
+    database
+        The service's database, where it is not in the data folder.
+    """
     with _keys(data, database) as known:
         for row in known.all():
             state = f"revoked {row.revoked}" if row.revoked else f"last used {row.last_used or 'never'}"
@@ -125,6 +141,10 @@ def revoke(key: str, /, *, data: Path = DATA, database: str | None = None) -> No
     ----------
     key
         Its id, as wdae serve keys list shows it.
+    data
+        The service's data folder.
+    database
+        The service's database, where it is not in the data folder.
     """
     with _keys(data, database) as known:
         known.revoke(key)

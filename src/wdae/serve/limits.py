@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wdae.errors import RecipeError, nearest
 
 _Count = Annotated[int, Field(ge=1)]
 
@@ -44,3 +47,22 @@ class Limits(BaseModel):
     decoder_bytes: _Count = 3 * 2**29
     decoder_seconds: Annotated[float, Field(gt=0)] = 20.0
     in_flight_bytes: _Count = 2**30
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Limits:
+        """The usual limits but for some, each as ``NAME=NUMBER``.
+
+        >>> Limits.of(["requests=5"]).requests
+        5
+        """
+        given: dict[str, str] = {}
+        for word in words:
+            name, found, value = word.partition("=")
+            if not found or name not in cls.model_fields:
+                raise RecipeError(f"{word!r} is no limit NAME=NUMBER{nearest(name, cls.model_fields)}")
+            given[name] = value
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise RecipeError(f"limit {fault['loc'][0]}: {fault['msg']}") from None
