@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,20 @@ METRICS = ("novel", "base", "all", "harmonic", "area")
 BASELINE = "initial-estimate"
 
 
+def refuse_unclean(run: Path, environment: Mapping[str, Any]) -> None:
+    """Figures of documents come from a commit that anyone can check out; no other run is taken."""
+    commit = environment.get("commit")
+    if commit is None or commit.endswith("+"):
+        state = "no commit" if commit is None else f"a checkout of {commit[:12]} with changes"
+        sys.exit(f"{run} was run from {state}; commit everything, run it again from there, and adopt that")
+
+
 def adopt(results: Path, run: Path, name: str | None = None, title: str | None = None) -> Path:
     """Keep the record of a reproduction."""
     record = read_json(Run.open(run).path / "results.json")
     if record.get("format") != FORMAT:
         sys.exit(f"{run} holds no reproduction")
+    refuse_unclean(run, record["environment"])
     record |= {"name": name or record["name"], "title": title or record["title"]}
     out = results / f"{record['name']}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +41,7 @@ def adopt(results: Path, run: Path, name: str | None = None, title: str | None =
 def extend(results: Path, name: str, run: Path) -> Path:
     """Add what another run of the same benchmark has and the record lacks; what the record has stays."""
     path, more = results / f"{name}.json", read_json(Run.open(run).path / "results.json")
+    refuse_unclean(run, more["environment"])
     record = read_json(path)
     for key in ("protocol", "episodes", "ways", "queries", "seed", "changes", "partial"):
         if record[key] != more[key]:
@@ -103,6 +114,7 @@ def collect(results: Path, name: str, runs: list[Path], *, renew: bool = False) 
             for result, gain in table.gains(BASELINE, metric):
                 rows[result.method, result.n_shot]["gains"][metric] = vars(gain)
         environment = Run.open(path).environment()
+        refuse_unclean(path, environment)
         kept = ("wdae", "commit", "torch", "cpu", "cores", "gpu")
         records.append({"run": path.name, **{key: environment.get(key) for key in kept}})
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]

@@ -10,6 +10,8 @@ import pytest
 
 from wdae import synthetic_bank
 from wdae.cli.main import main
+from wdae.comparison.table import ComparisonTable
+from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.runs.run import Run
 
@@ -37,7 +39,8 @@ SMALL = [
 def test_the_page_is_what_the_records_give(make_results: ModuleType) -> None:
     pytest.importorskip("matplotlib")
     readme = (ROOT / "README.md").read_text()
-    make_results.README.write_text(readme.replace("| wDAE-GNN+ (ours) | ", "| wDAE-GNN+ (ours) | 9"))
+    ours = "| wDAE-GNN+ (ours), balanced | "
+    make_results.README.write_text(readme.replace(ours, f"{ours}9"))
     assert make_results.README.read_text() != readme
     make_results.main(["write"])
     for page in ("results.md", "tries.md"):
@@ -53,13 +56,24 @@ def _train(bank: Path, out: Path, kind: str, *, steps: int = 1, episodes: int = 
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code in (None, 0)
+    _from_commit(out, "a1b2c3")
     return out
+
+
+def _from_commit(run: Path, commit: str) -> None:
+    """The same run, as if from another state of the checkout."""
+    record = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(record | {"commit": commit}))
 
 
 def test_some_rows_of_a_record_are_renewed(make_results: ModuleType, tmp_path: Path) -> None:
     synthetic_bank(16, 6, 6, 40, 24, held_out_per_class=15).save(tmp_path / "bank")
     gnn, mlp = (_train(tmp_path / "bank", tmp_path / f"wdae-{kind}", kind) for kind in ("gnn", "mlp"))
     make_results.RESULTS = tmp_path / "kept"
+    _from_commit(mlp, "a1b2c3+")
+    with pytest.raises(SystemExit, match="with changes"):
+        make_results.main(["collect", "small", str(gnn), str(mlp)])
+    _from_commit(mlp, "a1b2c3")
     make_results.main(["collect", "small", str(gnn), str(mlp)])
 
     def rows() -> dict[tuple[str, int], dict[str, object]]:
@@ -83,3 +97,25 @@ def test_some_rows_of_a_record_are_renewed(make_results: ModuleType, tmp_path: P
     with pytest.raises(SystemExit, match="other episodes than small"):
         make_results.main(["renew", "small", str(fewer)])
     assert rows() == after
+
+
+def test_rows_that_stand_as_they_started_are_marked_wherever_they_stand() -> None:
+    """In the page, as generated, and in the table that wdae compare prints and writes."""
+    record = json.loads((ROOT / "results" / "compare-embedded.json").read_text())
+    page = (ROOT / "docs" / "results.md").read_text()
+    kept = {(row["method"], row["n_shot"]): bool(row["info"].get("start_kept")) for row in record["rows"]}
+    assert any(kept.values()) and not all(kept.values())
+    section = page.split("## compare-embedded")[1].split("\n## ")[0]
+    for (method, n_shot), as_started in kept.items():
+        name = f"| {method} †" if as_started else f"| {method}"
+        rows = [line for line in section.splitlines() if line.startswith((f"{name} |", f"{name} ("))]
+        assert any(f"| {n_shot} |" in line for line in rows), (method, n_shot)
+    assert "† stands as it started" in section
+    facts = {"protocol": "few-way", "n_way": 5, "n_shot": 1, "seed": 0}
+    results = [
+        Result.of({"novel": [0.5, 0.7]}, method="initial-estimate", **facts),
+        Result.of({"novel": [0.5, 0.7]}, method="leo", info={"start_kept": True}, **facts),
+    ]
+    table = ResultTable(tuple(results))
+    for text in (table.markdown(), ComparisonTable(table, "initial-estimate").markdown()):
+        assert "leo † |" in text and "initial-estimate |" in text

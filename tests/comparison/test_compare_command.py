@@ -55,8 +55,8 @@ def test_everything_is_in_the_run_folder(finished: Path) -> None:
     assert float(by_name["fine-tune"]["novel_difference"]) == pytest.approx(gain, abs=1e-6)
     assert by_name["initial-estimate"]["novel_difference"] == ""
     assert json.loads((run / "comparison.json").read_text())[0]["method"] == "initial-estimate"
-    assert "tpn (transductive)" in (run / "report.html").read_text()
-    assert "tpn (transductive)" in (run / "comparison.md").read_text()
+    assert "(transductive)" in (run / "report.html").read_text()
+    assert "(transductive)" in (run / "comparison.md").read_text()
 
 
 def test_a_method_is_trained_for_each_number_of_shots(finished: Path) -> None:
@@ -105,7 +105,7 @@ def test_finished_methods_are_not_run_again(finished: Path, monkeypatch: pytest.
 
 def test_the_document_keeps_what_stands_around_the_table(finished: Path) -> None:
     page = finished / "results.md"
-    assert page.read_text().count("| tpn (transductive) |") == 2
+    assert page.read_text().count("(transductive) |") == 2
     page.write_text("# Before\n\n" + page.read_text() + "\nAfter\n")
     table = ResultTable.load(finished / "run" / "results")
     ComparisonTable(table, "fine-tune", MINI_IMAGENET, "ResNet-12").into(page)

@@ -192,8 +192,21 @@ def test_the_page_and_the_plots_are_there(finished: Path) -> None:
     assert len(curves["classes"]) == 7
 
 
+def _from_commit(run: Path, commit: str | None) -> None:
+    """The same run, as if from another state of the checkout."""
+    record = record_of(run)
+    record["environment"]["commit"] = commit
+    (run / "results.json").write_text(json.dumps(record))
+
+
 def test_the_documents_take_the_record_over(finished: Path, make_results: ModuleType, tmp_path: Path) -> None:
     make_results.RESULTS = tmp_path / "kept"
+    for commit, why in ((None, "no commit"), ("a1b2c3+", "with changes")):
+        _from_commit(finished, commit)
+        for words in (["adopt", str(finished)], ["extend", "mini-imagenet", str(finished)]):
+            with pytest.raises(SystemExit, match=why):
+                make_results.main(words)
+    _from_commit(finished, "a1b2c3")
     make_results.main(["adopt", str(finished)])
     assert record_of(finished) == json.loads((tmp_path / "kept/mini-imagenet.json").read_text())
     whole = json.loads((tmp_path / "kept/mini-imagenet.json").read_text())

@@ -88,10 +88,9 @@ class ComparisonTable:
         info = result.info
         row = [str(result.n_shot), result.label, accuracy("novel"), difference("novel"), accuracy("base")]
         row += [accuracy("all"), difference("all"), accuracy("area"), difference("area")]
-        kept = " †" if info.get("start_kept") else ""
         row += [
             f"{info.get('parameters', 0):,}",
-            f"{info.get('training_seconds', 0):.1f}{kept}",
+            f"{info.get('training_seconds', 0):.1f}",
             f"{info.get('episodes_per_second', 0):,.0f}",
         ]
         if self.paper is not None:

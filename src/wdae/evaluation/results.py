@@ -214,8 +214,9 @@ class Result:
 
     @property
     def label(self) -> str:
-        """The method's name as tables show it: marked where queries inform each other."""
-        return f"{self.method} (transductive)" if self.info.get("transductive") else self.method
+        """The method's name as tables show it: † as it started, or marked where queries inform each other."""
+        name = f"{self.method} †" if self.info.get("start_kept") else self.method
+        return f"{name} (transductive)" if self.info.get("transductive") else name
 
     @property
     def episodes(self) -> dict[str, Any]:
