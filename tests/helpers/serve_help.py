@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from fastapi.testclient import TestClient
 from PIL import Image
+
+from wdae.serve.app import API, create_app
+from wdae.serve.database.connection import Database
+from wdae.serve.settings import Settings
 
 
 def picture(colour: int, seed: int, kind: str = "PNG", side: int = 120) -> bytes:
@@ -28,3 +35,28 @@ def upload(**classes: list[bytes]) -> dict[str, Any]:
         "files": [("files", (file, data)) for _, file, data in named],
         "data": {"classes": [name for name, _, _ in named]},
     }
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[TestClient]:
+    """A client of a service, whose paths are those below /api/v1."""
+    database = Database(settings.database_url)
+    database.migrate()
+    database.close()
+    with TestClient(create_app(settings), base_url=f"http://localhost{API}") as client:
+        yield client
+
+
+def new_model(client: TestClient, name: str = "mine") -> str:
+    """The path of a new model."""
+    made = client.post("models", json={"name": name})
+    assert made.status_code == 201, made.text
+    return f"models/{made.json()['id']}"
+
+
+def teach(client: TestClient, model: str, **classes: list[bytes]) -> dict[str, Any]:
+    """What the service says to pictures of classes."""
+    taught = client.post(f"{model}/examples", **upload(**classes))
+    assert taught.status_code == 201, taught.text
+    found: dict[str, Any] = taught.json()
+    return found

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from postgres_server import PostgresServer, binaries
+from serve_help import new_model, serving
 
-from wdae.serve.app import API, create_app
-from wdae.serve.database.connection import Database
 from wdae.serve.settings import Settings
 
 
@@ -74,19 +73,30 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(data=tmp_path / "data")
 
 
+@pytest.fixture(params=["sqlite and a folder", "postgresql and s3"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings on each pair of places; for tests of what depends on them."""
+    if request.param == "sqlite and a folder":
+        return Settings(data=tmp_path / "data")
+    database, pictures = request.getfixturevalue("postgres"), request.getfixturevalue("bucket")
+    return Settings(data=tmp_path / "data", database=database, pictures=pictures)
+
+
 @pytest.fixture
 def client(settings: Settings) -> Iterator[TestClient]:
     """A client of a service of its own, whose paths are those below /api/v1."""
-    database = Database(settings.database_url)
-    database.migrate()
-    database.close()
-    with TestClient(create_app(settings), base_url=f"http://localhost{API}") as client:
+    with serving(settings) as client:
+        yield client
+
+
+@pytest.fixture
+def client_of_both(both: Settings) -> Iterator[TestClient]:
+    """The same on SQLite and a folder, and on PostgreSQL and S3."""
+    with serving(both) as client:
         yield client
 
 
 @pytest.fixture
 def model(client: TestClient) -> str:
     """The path of a model that nothing was taught yet."""
-    made = client.post("models", json={"name": "mine"})
-    assert made.status_code == 201, made.text
-    return f"models/{made.json()['id']}"
+    return new_model(client)

@@ -1,26 +1,133 @@
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi.testclient import TestClient
-from serve_help import picture, upload
+from serve_help import new_model, picture, teach, upload
+
+RED, GREEN, BLUE = ([picture(colour, i) for i in range(3)] for colour in range(3))
 
 
-def test_teach_ask_undo_redo(client: TestClient, model: str) -> None:
-    shown = upload(red=[picture(0, i) for i in range(3)], green=[picture(1, i) for i in range(3)])
+def counts(client: TestClient, model: str) -> dict[str, int]:
+    return {one["name"]: one["examples"] for one in client.get(model).json()["added"]}
+
+
+def state(client: TestClient, model: str) -> dict[str, list[str]]:
+    """All examples of all classes, and the names of those without."""
+    classes = client.get(f"{model}/classes?kind=added").json()["items"]
+    base = [one for one in client.get(f"{model}/classes?kind=base").json()["items"] if one["examples"]]
+    return {
+        one["name"]: sorted(
+            each["picture"] for each in client.get(f"{model}/classes/{one['id']}/examples").json()["items"]
+        )
+        for one in [*classes, *base]
+    }
+
+
+def test_every_change_and_its_undoing_on_both_databases(client_of_both: TestClient) -> None:
+    """A walk through all changes; then every revision is returned to, and is what it was."""
+    client = client_of_both
+    model = new_model(client)
+    shown = upload(red=RED, green=GREEN)
     shown["files"].append(("files", ("notes.txt", b"hello")))
     shown["data"]["classes"].append("red")
     taught = client.post(f"{model}/examples", **shown)
     assert taught.status_code == 201, taught.text
     assert [len(taught.json()[key]) for key in ("added", "refused")] == [6, 1]
     assert taught.json()["refused"][0]["file"] == "notes.txt"
-    asked = client.post(f"{model}/predictions", files={"file": ("new.png", picture(0, 9))}).json()
-    assert asked["prediction"] == "red" and asked["nearest"][0]["class"] == "red"
-    assert client.post(f"{model}/undo").json() == {"revision": 2}
-    assert client.get(model).json()["added"] == []
-    assert client.post(f"{model}/redo").json() == {"revision": 3}
-    assert {one["name"]: one["examples"] for one in client.get(model).json()["added"]} == {
-        "red": 3,
-        "green": 3,
-    }
-    again = client.post(f"{model}/redo")
-    assert (again.status_code, again.headers["content-type"]) == (409, "application/problem+json")
-    assert again.json()["detail"].startswith("nothing to redo")
+    states: list[Any] = [{}, state(client, model)]
+
+    def changed(response: Any) -> Any:
+        assert response.status_code in (200, 201), response.text
+        states.append(state(client, model))
+        assert client.get(model).json()["revision"] == len(states) - 1
+        return response.json()
+
+    ids = {one["name"]: one["id"] for one in client.get(model).json()["added"]}
+    assert client.post(
+        f"{model}/predictions", files={"file": ("new.png", picture(0, 9))}
+    ).json()["prediction"] == "red"  # fmt: skip
+    changed(client.post(f"{model}/classes", json={"name": "blue"}))
+    changed(client.patch(f"{model}/classes/{ids['red']}", json={"name": "crimson"}))
+    some = states[-1]["crimson"][:1]
+    changed(client.patch(f"{model}/examples", json={"pictures": some, "to": "blue"}))
+    changed(client.request("DELETE", f"{model}/examples", json={"pictures": states[-1]["green"][:1]}))
+    base = client.get(f"{model}/classes?kind=base&search=robin").json()["items"][0]
+    changed(client.post(f"{model}/classes/merge", json={"from": [ids["green"]], "into": base["id"]}))
+    changed(client.patch(model, json={"novel_share": 0.3}))
+    changed(client.delete(f"{model}/classes/{ids['red']}"))
+    assert set(states[-1]) == {"blue", "robin"}
+    sentences = [one["sentence"] for one in client.get(f"{model}/history").json()["items"]][::-1]
+    assert sentences == [
+        "taught red × 3, green × 3",
+        "made blue",
+        "renamed red to crimson",
+        "moved 1 pictures to blue",
+        "took out green × 1",
+        "merged green into robin",
+        "expects 30 % of pictures to be of added classes",
+        "took out crimson",
+    ]
+    before = list(states)
+    for number in (3, 0, 8, 5, 1, 7, 2, 4, 6):
+        changed(client.post(f"{model}/undo", json={"to": number}))
+        assert states[-1] == before[number], number
+        share = client.get(model).json()["novel_share"]
+        assert share == (0.3 if number >= 7 else None)
+    line = client.get(f"{model}/history").json()
+    assert [one["number"] for one in line["items"] if one["in_effect"]] == [6, 5, 4, 3, 2, 1]
+    changed(client.post(f"{model}/undo"))
+    assert states[-1] == before[5]
+    changed(client.post(f"{model}/redo"))
+    changed(client.post(f"{model}/redo"))
+    assert states[-1] == before[7]
+    assert client.post(f"{model}/undo", json={"to": 99}).status_code == 404
+    first = client.get(f"{model}/pictures/{before[1]['red'][0]}")
+    assert (first.status_code, first.headers["content-type"]) == (200, "image/jpeg")
+
+
+def test_deleted_for_good_is_gone_from_history_database_and_storage(client_of_both: TestClient) -> None:
+    client = client_of_both
+    model = new_model(client)
+    teach(client, model, red=RED, secret=BLUE)
+    ids = {one["name"]: one["id"] for one in client.get(model).json()["added"]}
+    pictures = state(client, model)
+    one = pictures["red"][0]
+    removal = {"pictures": [one], "forever": True}
+    assert client.request("DELETE", f"{model}/examples", json=removal).status_code == 200
+    assert client.get(f"{model}/pictures/{one}").status_code == 404
+    assert client.delete(f"{model}/classes/{ids['secret']}?forever=true").status_code == 200
+    assert client.post(f"{model}/undo", json={"to": 1}).status_code == 200
+    assert state(client, model) == {"red": pictures["red"][1:]}
+    for gone in pictures["secret"]:
+        assert client.get(f"{model}/pictures/{gone}/thumbnail").status_code == 404
+    assert "secret" not in client.get(f"{model}/history").text
+    service = client.app.state.service  # type: ignore[attr-defined]
+    assert service.pictures.pictures(model.removeprefix("models/")) == pictures["red"][1:]
+
+
+def test_a_stale_change_is_refused_and_two_teachers_lose_nothing(client: TestClient, model: str) -> None:
+    teach(client, model, red=RED[:1])
+    late = client.post(f"{model}/classes", json={"name": "late"}, headers={"If-Match": '"0"'})
+    assert late.status_code == 412 and "revision 1, not 0" in late.json()["detail"]
+    assert client.post(f"{model}/undo", headers={"If-Match": "x"}).status_code == 400
+    assert client.post(f"{model}/undo", headers={"If-Match": '"1"'}).status_code == 200
+
+
+def test_the_same_picture_counts_once_and_is_of_one_class(client: TestClient, model: str) -> None:
+    teach(client, model, red=RED)
+    again = teach(client, model, red=RED[:1])
+    assert again["revision"] == 1 and "count once" in again["notes"][0]
+    other = teach(client, model, green=RED[:1])
+    assert other["refused"][0]["reason"].startswith("is an example of 'red' already")
+    assert counts(client, model) == {"red": 3}
+
+
+def test_names_are_those_that_the_library_takes(client: TestClient, model: str) -> None:
+    refused = teach(client, model, **{"a/b": RED[:1]})["refused"]
+    assert "separates folders" in refused[0]["reason"]
+    assert client.post(f"{model}/classes", json={"name": "unknown"}).status_code == 422
+    taken = client.post(f"{model}/classes", json={"name": "robin"})
+    assert taken.status_code == 409 and "exists already" in taken.json()["detail"]
+    assert client.delete(f"{model}/classes/b0").status_code == 409
+    assert client.delete(f"{model}/classes/nobody").status_code == 404

@@ -16,7 +16,18 @@ from wdae.serve.guard import Guard
 from wdae.serve.jobs import Runner
 from wdae.serve.observe import Observed, log_as_json
 from wdae.serve.page_files import mount_page
-from wdae.serve.routes import classes, examples, health, history, jobs, keys, models, predictions
+from wdae.serve.routes import (
+    classes,
+    examples,
+    health,
+    history,
+    insight,
+    jobs,
+    keys,
+    models,
+    predictions,
+    transfer,
+)
 from wdae.serve.service import Service
 from wdae.serve.settings import Settings
 from wdae.serve.work import KINDS
@@ -30,6 +41,8 @@ ROUTERS = (
     examples.router,
     predictions.router,
     history.router,
+    insight.router,
+    transfer.router,
     jobs.router,
     keys.router,
 )

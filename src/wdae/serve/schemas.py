@@ -98,6 +98,8 @@ class ModelItem(Schema):
     id: str
     name: str
     revision: int
+    base_classes: int
+    added: int = Field(description="how many classes were added")
     starting: str
     created: str
 
@@ -112,6 +114,8 @@ class Models(Schema):
                     "id": "4b1d5c0e8f7a2936",
                     "name": "my animals",
                     "revision": 3,
+                    "base_classes": 64,
+                    "added": 1,
                     "starting": PICTURE,
                     "created": "2026-01-02T03:04:05+00:00",
                 }
@@ -397,3 +401,186 @@ class Health(Schema):
     model_config = _example({"status": "ok"})
 
     status: str
+
+
+class ExpectedOut(Schema):
+    """Share of a class's pictures that will be recognised, now and with five examples more."""
+
+    now: float
+    more: float
+
+
+class ConfusedWith(Schema):
+    """Another class, and the share of pictures of the two that are taken for each other."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    class_: str = Field(alias="class")
+    share: float
+
+
+class Stray(Schema):
+    """An example that looks out of place, and the class that it looks like where it is another."""
+
+    picture: str
+    looks_like: str | None
+
+
+class ClassInsight(Schema):
+    """What is known of an added class."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    class_: str = Field(alias="class")
+    class_id: str
+    examples: int
+    expected: ExpectedOut | None = None
+    enough: str = Field(description="whether it has enough examples, in words")
+    confused_with: list[ConfusedWith] = []
+    strays: list[Stray] = []
+    warnings: list[str] = []
+
+
+class Insight(Schema):
+    """What is known of added classes, and which of them needs pictures most."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "total": 1,
+            "most_needed": "okapi",
+            "classes": [
+                {
+                    "class": "okapi",
+                    "class_id": "7d0c2f1b9e8a4f66",
+                    "examples": 5,
+                    "expected": {"now": 0.72, "more": 0.8},
+                    "enough": "more would help: about 72% of its pictures will be recognised",
+                    "confused_with": [{"class": "zebra", "share": 0.1}],
+                    "strays": [{"picture": PICTURE, "looks_like": "zebra"}],
+                    "warnings": [],
+                }
+            ],
+        }
+    )
+
+    revision: int
+    total: int
+    most_needed: str | None
+    classes: list[ClassInsight]
+
+
+class Point(Schema):
+    """The place of a class in the map, from 0 to 1."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    class_: str = Field(alias="class")
+    class_id: str
+    kind: Kind
+    x: float
+    y: float
+
+
+class Map(Schema):
+    """Places of all classes; alike ones stand together."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "points": [
+                {"class": "okapi", "class_id": "7d0c2f1b9e8a4f66", "kind": "added", "x": 0.41, "y": 0.73}
+            ],
+        }
+    )
+
+    revision: int
+    points: list[Point]
+
+
+class ChangedPicture(Schema):
+    """A picture whose answer changed; of a held-out one the model keeps only its feature (picture: null)."""
+
+    picture: str | None
+    label: str
+    before: str
+    now: str
+
+
+class TakenOut(Schema):
+    """An added class, and how many held-out pictures of base classes it took."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    class_: str = Field(alias="class")
+    pictures: int
+
+
+class Cost(Schema):
+    """Accuracy on held-out pictures of base classes, before anything was added and now."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "base_before": 0.789,
+            "base_now": 0.784,
+            "pictures": 2000,
+            "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures",
+            "changed_total": 1,
+            "changed": [{"picture": None, "label": "lion", "before": "lion", "now": "okapi"}],
+            "confusions": [{"class": "okapi", "pictures": 1}],
+        }
+    )
+
+    revision: int
+    base_before: float | None
+    base_now: float | None
+    pictures: int
+    sentence: str
+    changed_total: int
+    changed: list[ChangedPicture]
+    confusions: list[TakenOut]
+
+
+class ExplanationOut(Schema):
+    """Why a picture got its answer: in sentences, and all that is known of the likeliest class."""
+
+    model_config = _example(
+        {
+            "sentences": ["it looks most like okapi (93.0%), then zebra (4.0%)"],
+            "prediction": _ANSWER,
+            "about": {"name": "okapi", "shots": 5},
+        }
+    )
+
+    sentences: list[str]
+    prediction: PredictionOut
+    about: dict[str, Any]
+
+
+class NextItem(Schema):
+    """An unlabelled picture: which of the files sent, and what the model thinks of it now."""
+
+    index: int
+    file: str
+    prediction: str
+    probability: float
+    unknown: bool
+
+
+class Next(Schema):
+    """Unlabelled pictures, the one whose label would teach most first."""
+
+    model_config = _example(
+        {
+            "revision": 4,
+            "items": [
+                {"index": 3, "file": "d.jpg", "prediction": "okapi", "probability": 0.41, "unknown": False}
+            ],
+            "refused": [],
+        }
+    )
+
+    revision: int
+    items: list[NextItem]
+    refused: list[RefusedFile]

@@ -10,11 +10,11 @@ from fastapi import Depends, Header, Path, Request
 from wdae.serve.access import Access, Me, needs
 from wdae.serve.database.connection import Database
 from wdae.serve.engine import Engine
+from wdae.serve.engine.starting import StartingModels
 from wdae.serve.jobs import Jobs
 from wdae.serve.pictures import PictureStore
 from wdae.serve.problems import ProblemError
 from wdae.serve.settings import Settings
-from wdae.serve.starting import StartingModels
 from wdae.serve.uploads import Decoders
 
 

@@ -15,7 +15,6 @@ from sqlalchemy import (
     String,
     Text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _NAMES = {
@@ -24,7 +23,7 @@ _NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-Json = JSON().with_variant(JSONB(), "postgresql")
+
 Id = String(64)
 
 
@@ -32,7 +31,7 @@ class Base(DeclarativeBase):
     """What all tables have in common: names for their constraints, so that migrations can drop them."""
 
     metadata = MetaData(naming_convention=_NAMES)
-    type_annotation_map = {dict[str, Any]: Json}  # noqa: RUF012
+    type_annotation_map = {dict[str, Any]: JSON}  # noqa: RUF012
 
 
 class ModelRow(Base):

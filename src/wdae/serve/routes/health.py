@@ -10,9 +10,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from sqlalchemy import func, select, text
 
 from wdae.serve.database.tables import ModelRow
+from wdae.serve.engine.starting import READY
 from wdae.serve.schemas import About, Health, MeOut
 from wdae.serve.service import Here, Reader
-from wdae.serve.starting import READY
 from wdae.version import __version__
 
 open_router = APIRouter(tags=["service"])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
 from wdae.classifier.names import shorten
 from wdae.serve import deletion
 from wdae.serve.database.connection import now
 from wdae.serve.database.revisions import model_row, new_id
-from wdae.serve.database.tables import ModelRow, Revision
+from wdae.serve.database.tables import ClassName, ClassRow, ModelRow, Revision
+from wdae.serve.engine.starting import Starting
 from wdae.serve.problems import ConflictError
 from wdae.serve.routes.classes import class_items
 from wdae.serve.schemas import BackboneOut, ModelChange, ModelItem, ModelOut, Models, NewModel
 from wdae.serve.service import Admin, Here, IfMatch, ModelId, Reader, Service, Teacher
-from wdae.serve.starting import Starting
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models", tags=["models"])
@@ -25,8 +25,26 @@ router = APIRouter(prefix="/models", tags=["models"])
 def list_models(here: Here, me: Reader) -> Models:
     """The models there are."""
     with here.database.reading() as session:
-        rows = session.scalars(select(ModelRow).order_by(ModelRow.created, ModelRow.id))
-        return Models(items=[ModelItem.model_validate(row, from_attributes=True) for row in rows])
+        rows = list(session.scalars(select(ModelRow).order_by(ModelRow.created, ModelRow.id)))
+        taught = select(ClassName.model, func.count()).join(
+            ClassRow, (ClassRow.model == ClassName.model) & (ClassRow.id == ClassName.class_id)
+        )
+        wanted = taught.where(ClassName.until.is_(None), ~ClassRow.base).group_by(ClassName.model)
+        counts = {row[0]: row[1] for row in session.execute(wanted)}
+    return Models(
+        items=[
+            ModelItem(
+                id=row.id,
+                name=row.name,
+                revision=row.revision,
+                base_classes=len(here.starting.get(row.starting).model.base.names),
+                added=counts.get(row.id, 0),
+                starting=row.starting,
+                created=row.created,
+            )
+            for row in rows
+        ]
+    )
 
 
 @router.post("", status_code=201)

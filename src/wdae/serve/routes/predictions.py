@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.responses import StreamingResponse
 from starlette.datastructures import UploadFile as Upload
+from starlette.types import Receive, Scope, Send
 
 from wdae.classifier.names import UNKNOWN, shorten
 from wdae.errors import WdaeError
@@ -46,7 +47,7 @@ def _question(
 Asked = Annotated[Question, Depends(_question)]
 
 _BINARY = {"type": "string", "format": "binary"}
-_ONE = {
+ONE_PICTURE = {
     "requestBody": {
         "required": True,
         "content": {
@@ -67,12 +68,12 @@ _ONE = {
 }
 
 
-@router.post("", openapi_extra=_ONE)
+@router.post("", openapi_extra=ONE_PICTURE)
 async def predict(here: Here, me: Reader, m: ModelId, request: Request, question: Asked) -> PredictionOut:
     """What is on a picture: a file of a form, its bytes as they are, or JSON with the picture as base64."""
     name, data = await one_picture(request)
     loaded = await ready(here, m)
-    return prediction(await _ask(here, loaded, name, data, question))
+    return prediction(await ask(here, loaded, name, data, question))
 
 
 async def one_picture(request: Request) -> tuple[str, bytes]:
@@ -108,7 +109,8 @@ async def ready(here: Service, model: str) -> Loaded:
     return await run_sync(here.engine.current, model) if found is None else found
 
 
-async def _ask(here: Service, loaded: Loaded, name: str, data: bytes, question: Question) -> Answer:
+async def ask(here: Service, loaded: Loaded, name: str, data: bytes, question: Question) -> Answer:
+    """What a model says of the bytes of a picture."""
     rule = loaded.starting.backbone.preprocessing
     picture = await here.decoders.aread(name, data, rule, False)
     return await here.engine.answer(loaded.starting, loaded.id, picture.pixels, question)
@@ -141,7 +143,7 @@ class _Named:
 
 async def _one_of(here: Service, loaded: Loaded, item: _Named, question: Question) -> FilePrediction:
     try:
-        answer = await _ask(here, loaded, item.name, item.data, question)
+        answer = await ask(here, loaded, item.name, item.data, question)
     except WdaeError as error:
         return FilePrediction(file=item.name, refused=str(getattr(error, "reason", error)))
     return FilePrediction(file=item.name, prediction=prediction(answer))
@@ -183,6 +185,13 @@ _AHEAD = 32  # pictures of a stream that are on their way at once
 _LINE = 64 * 2**20
 
 
+class _Lines(StreamingResponse):
+    """Sent while the request is still being read, which listening for the caller's leaving would disturb."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
 @router.post("/stream", openapi_extra=_STREAM_IN, responses=_STREAM_OUT, response_class=StreamingResponse)
 async def predict_stream(
     here: Here, me: Reader, m: ModelId, request: Request, question: Asked
@@ -203,7 +212,7 @@ async def predict_stream(
             for task in waiting:
                 task.cancel()
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return _Lines(lines(), media_type="application/x-ndjson")
 
 
 async def _of_line(here: Service, loaded: Loaded, line: bytes, question: Question) -> FilePrediction:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
-
-JSON = sa.JSON().with_variant(JSONB(), "postgresql")
 
 
 def upgrade() -> None:
@@ -55,8 +52,8 @@ def upgrade() -> None:
         sa.Column("done", sa.Integer(), nullable=False),
         sa.Column("total", sa.Integer(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
-        sa.Column("payload", JSON, nullable=False),
-        sa.Column("result", JSON, nullable=True),
+        sa.Column("payload", sa.JSON(), nullable=False),
+        sa.Column("result", sa.JSON(), nullable=True),
         sa.Column("who", sa.String(length=200), nullable=False),
         sa.Column("created", sa.String(length=32), nullable=False),
         sa.Column("updated", sa.String(length=32), nullable=False),
@@ -87,7 +84,7 @@ def upgrade() -> None:
         sa.Column("at", sa.String(length=32), nullable=False),
         sa.Column("who", sa.String(length=200), nullable=False),
         sa.Column("action", sa.String(length=32), nullable=False),
-        sa.Column("summary", JSON, nullable=False),
+        sa.Column("summary", sa.JSON(), nullable=False),
         sa.Column("novel_share", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(
             ["model"], ["models.id"], name=op.f("fk_revisions_model"), ondelete="CASCADE"

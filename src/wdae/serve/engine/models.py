@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +19,13 @@ from wdae.classifier.predictions import Prediction, predictions
 from wdae.data.decode import Pixels
 from wdae.data.parallel import available_cores
 from wdae.nn.cosine import unit
-from wdae.serve.batching import Batcher
 from wdae.serve.database.connection import Database
 from wdae.serve.database.revisions import alive, model_row, names_at
 from wdae.serve.database.tables import FeatureRow, Placement, Revision
+from wdae.serve.engine.batching import Batcher
+from wdae.serve.engine.starting import Starting, StartingModels
 from wdae.serve.observe import BATCH, PREDICTIONS
-from wdae.serve.starting import Starting, StartingModels
+from wdae.serve.schemas import ClassInsight
 
 _MOST_MODELS = 16
 _NEAREST = 5
@@ -47,6 +48,7 @@ class Loaded:
     classes: dict[str, str]
     placed: dict[str, str]
     features: Tensor
+    insights: dict[str, ClassInsight] = field(default_factory=dict)
 
     @cached_property
     def base_ids(self) -> dict[str, str]:
@@ -84,13 +86,14 @@ class Question:
     nearest: int = _NEAREST
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
-    """What a model says of a picture, at which revision, with the nearest examples and their cosines."""
+    """What a model says of a picture, at which revision; the nearest examples with their cosines."""
 
     loaded: Loaded
     prediction: Prediction
     nearest: tuple[tuple[str, float], ...]
+    feature: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +250,12 @@ def embedded(starting: Starting, pictures: Sequence[Pixels]) -> Tensor:
 
 
 def built(
-    starting: Starting, names: dict[str, str], placed: dict[str, str], features: Tensor, share: float | None
+    starting: Starting,
+    names: dict[str, str],
+    placed: dict[str, str],
+    features: Tensor,
+    share: float | None,
+    thumbnails: Mapping[str, Tensor] | None = None,
 ) -> Model:
     """The model that the examples give: those of all classes added to the starting model."""
     model = Model(starting.model.base)
@@ -262,6 +270,11 @@ def built(
             {name: features[some] for name, some in taught.items()},
             update=True,
             sources={name: [pictures[i] for i in some] for name, some in taught.items()},
+            pictures={
+                name: torch.stack([thumbnails[pictures[i]] for i in some])
+                for name, some in taught.items()
+                if thumbnails and all(pictures[i] in thumbnails for i in some)
+            },
         )
     if share is not None:
         model.set_novel_share(share)
@@ -289,4 +302,4 @@ def answers(loaded: Loaded, features: Tensor, question: Question) -> list[Answer
             tuple((pictures[i], value) for i, value in zip(some, values, strict=True))
             for some, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-    return [Answer(loaded, one, some) for one, some in zip(found, near, strict=True)]
+    return [Answer(loaded, *parts) for parts in zip(found, near, features, strict=True)]
