@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +14,13 @@ from torch import Tensor
 from wdae.bank import ClassSet
 from wdae.calibration.pseudo_novel import Weighing
 from wdae.calibration.unknown import Detector
+from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Support, WeightAdapter
 from wdae.methods.calibration import Calibration
 from wdae.methods.wdae import WDAE
+from wdae.nn.class_index import ClassIndex
 from wdae.nn.cosine import unit
-from wdae.nn.graph import ClassGraph
+from wdae.nn.graph import MANY, ClassGraph, build_graph
 from wdae.nn.space import FeatureSpace
 
 RETURNED = "held_out_returned"
@@ -87,6 +91,37 @@ class BaseKnowledge:
     held_out: HeldOut | None = None
     detector: Detector | None = None
 
+    @classmethod
+    def of_weights(
+        cls,
+        names: Sequence[str],
+        weights: Tensor,
+        method: WDAE,
+        counts: Tensor | None = None,
+        many: int = MANY,
+    ) -> BaseKnowledge:
+        """Any number of base classes by their weights ``[N, D]``, with a method that was trained on fewer.
+
+        Where the method has a space of its own, the weights are those in it. Of very many, neighbours and
+        candidates come from an index (:func:`wdae.nn.graph.build_graph`).
+
+        Args:
+            counts: images behind each of them ``[N]``; 100 by default.
+            many: that of :func:`wdae.nn.graph.build_graph`.
+        """
+        method, weights = copy.copy(method), unit(weights.float())
+        if len(names) != len(weights):
+            raise ModelError(f"{len(names)} names for {len(weights)} class weights; give one for each")
+        if method.space is not None:
+            method.space = replace(method.space, weights=weights)
+        graph = None
+        if method.denoiser.kind == "gnn":
+            graph = build_graph(weights, method.n_neighbours, method.inverse_temperature, many=many)
+            if graph.index is not None:
+                method.refine_base = False  # all of them would move with every change
+        counts = torch.full((len(weights),), 100) if counts is None else counts
+        return cls(tuple(names), weights, counts, method, method.scale or 10.0, graph)
+
     @property
     def dim(self) -> int:
         """Feature size D."""
@@ -107,6 +142,11 @@ class BaseKnowledge:
         """From cosines to scores whose softmax is a probability."""
         return self.method.balance or Calibration(self.scale)
 
+    @property
+    def index(self) -> ClassIndex | None:
+        """The index of very many base classes."""
+        return None if self.graph is None else self.graph.index
+
     @cached_property
     def adapter(self) -> WeightAdapter:
         """The method on the base classes, what they alone determine computed once."""
@@ -123,12 +163,13 @@ class BaseKnowledge:
         """Features ``[..., D]`` as they are compared with weights, unit rows."""
         return unit(features) if self.space is None else self.space.features(features)
 
-    def with_examples(self, weights: Tensor, extra: dict[int, Tensor]) -> Tensor:
-        """Base weights where some classes got more examples: the learned weight counts as their images do."""
-        if not extra:
-            return weights
-        weights = weights.clone()
-        for row, examples in extra.items():
-            more = self.in_space(examples).double().sum(0)
-            weights[row] = unit(weights[row].double() * float(self.counts[row]) + more).to(weights.dtype)
-        return weights
+    def with_examples(self, weights: Tensor, extra: dict[int, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Rows and base weights of classes that got more examples: the learned one counts as their images do.
+
+        None where no class did.
+        """
+        moved = [
+            unit(weights[row].double() * float(self.counts[row]) + self.in_space(examples).double().sum(0))
+            for row, examples in extra.items()
+        ]
+        return (torch.tensor(list(extra)), torch.stack(moved).to(weights.dtype)) if moved else None

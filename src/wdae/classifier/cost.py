@@ -73,8 +73,8 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
     if held_out is None or not len(held_out.labels):
         return None
     features, labels = held_out.features.float(), held_out.labels
-    old = (before or Model(model.base).head).linear(features).argmax(1)
-    new = head.linear(features).argmax(1)
+    old = (before or Model(model.base).head).likeliest(features)
+    new = head.likeliest(features)
     counts = torch.bincount(labels, minlength=head.n_base)
     lost = (new >= head.n_base) & (new != old)
     pairs, times = torch.stack([labels[lost], new[lost]]).unique(dim=1, return_counts=True)

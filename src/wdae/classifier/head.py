@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.methods.calibration import log_odds
+from wdae.nn.class_index import ClassIndex
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
 
 _BLOCK = 256  # vectors scored at once: their scores stay in the cache
+_SAMPLE = 1024  # base classes that the share of all others is estimated on
+
+
+class Candidates(NamedTuple):
+    """The classes that come into question for each of some vectors.
+
+    Shapes: scores and classes ``[M, K]``; rest ``[M]``: the log of the sum over all other classes, estimated.
+    """
+
+    scores: Tensor
+    classes: Tensor
+    rest: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +38,11 @@ class Head:
     Scores are ``z @ (gains · weights).T + offsets``, where z is the feature in the method's space, of unit
     length; their softmax are the probabilities.
 
-    Shapes: weights ``[C, D]``, unit rows; gains, offsets ``[C]``; learned ``[N, D]``, estimates ``[n, D]``:
-    the weights that base and added classes started from; shots, steps ``[n]`` (ε; empty without a denoiser).
-    The offset of an added class includes its ``prior`` ``[n]``, how much likelier it is than a base class.
+    Shapes: base ``[N, D]``, added ``[n, D]``: weights, unit rows; gains, offsets ``[C]``; learned ``[N, D]``,
+    estimates ``[n, D]``: the weights that base and added classes started from; shots, steps ``[n]`` (ε; empty
+    without a denoiser). The offset of an added class includes its ``prior`` ``[n]``, how much likelier it is
+    than a base class. Of very many classes, ``index`` finds base classes; ``moved`` are those whose weights
+    are not the ones it knows: rows ``[u]`` and weights ``[u, D]``.
 
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
@@ -37,7 +53,8 @@ class Head:
 
     names: tuple[str, ...]
     n_base: int
-    weights: Tensor
+    base: Tensor
+    added: Tensor
     gains: Tensor
     offsets: Tensor
     learned: Tensor
@@ -46,6 +63,16 @@ class Head:
     steps: Tensor
     prior: Tensor
     space: FeatureSpace | None = None
+    index: ClassIndex | None = None
+    moved: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of all classes ``[C, D]``, unit rows."""
+        weights = torch.cat([self.base, self.added]) if len(self.added) or self.moved else self.base
+        if self.moved is not None:
+            weights[self.moved[0]] = self.moved[1]
+        return weights
 
     @cached_property
     def initial(self) -> Tensor:
@@ -64,7 +91,7 @@ class Head:
         The features need not be normalised.
         """
         for some in features.split(_BLOCK):
-            yield self.linear(unit(some) if self.space is None else self.space.features(some))
+            yield self.linear(self._vectors(some))
 
     def linear(self, vectors: Tensor) -> Tensor:
         """Calibrated scores ``[M, C]`` of unit vectors ``[M, D]`` of the method's space."""
@@ -74,8 +101,14 @@ class Head:
         """Calibrated scores ``[M, C]`` of features ``[M, D]``."""
         return torch.cat(list(self.blocks(features)))
 
-    def familiarity(self, scores: Tensor) -> Tensor:
-        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured."""
+    def familiarity(self, scores: Tensor, classes: Tensor | None = None) -> Tensor:
+        """How much each item resembles any class ``[M]``: its best score, likelier classes not favoured.
+
+        ``classes`` ``[M, K]``: whose scores they are, where they are those of candidates.
+        """
+        if classes is not None:
+            prior = torch.cat([self.prior.new_zeros(1), self.prior])
+            return (scores - prior[(classes - self.n_base + 1).clamp(min=0)]).amax(1)
         best = scores.new_full(scores.shape[:1], -torch.inf)
         if self.n_base:
             best = scores[:, : self.n_base].amax(1)
@@ -85,7 +118,48 @@ class Head:
 
     def best(self, features: Tensor) -> Tensor:
         """The class of the highest score of each of the features, ``[M]``."""
-        return torch.cat([scores.argmax(1) for scores in self.blocks(features)])
+        return torch.cat([self.likeliest(self._vectors(some)) for some in features.split(_BLOCK)])
+
+    def likeliest(self, vectors: Tensor) -> Tensor:
+        """The class of the highest score of each of some unit vectors of the method's space, ``[M]``."""
+        if self.index is None:
+            return self.linear(vectors).argmax(1)
+        found = self._candidates(vectors, 1)
+        return found.classes.gather(1, found.scores.argmax(1, keepdim=True))[:, 0]
+
+    @torch.no_grad()
+    def candidates(self, features: Tensor, most: int) -> Candidates:
+        """Scores of the ``most`` likeliest base classes that the index finds, and of all added classes."""
+        pieces = [self._candidates(self._vectors(some), most) for some in features.split(_BLOCK)]
+        return Candidates(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
+
+    def _candidates(self, vectors: Tensor, most: int) -> Candidates:
+        assert self.index is not None
+        near, cosines = self.index.nearest(vectors, most)
+        scores = cosines * self.gains[near] + self.offsets[near]
+        own = torch.arange(self.n_base, len(self.gains))
+        weights = self.added
+        if self.moved is not None:
+            rows, changed = self.moved
+            scores = scores.masked_fill(torch.isin(near, rows), -torch.inf)
+            own, weights = torch.cat([rows, own]), torch.cat([changed, weights])
+        exact = torch.addmm(self.offsets[own], vectors, (weights * self.gains[own].unsqueeze(1)).T)
+        seen = (near.unsqueeze(2) == self._some).any(1)  # [M, S]
+        others = (vectors @ self.base[self._some].T * self.gains[0]).masked_fill(seen, -torch.inf)
+        share = (self.n_base - near.shape[1]) / (~seen).sum(1).clamp(min=1)
+        return Candidates(
+            torch.cat([scores, exact], 1),
+            torch.cat([near, own.expand(len(near), -1)], 1),
+            others.logsumexp(1) + share.clamp(min=1e-9).log(),
+        )
+
+    @cached_property
+    def _some(self) -> Tensor:
+        """Base classes that stand for those that are no candidates."""
+        return torch.arange(0, self.n_base, max(1, self.n_base // _SAMPLE))
+
+    def _vectors(self, features: Tensor) -> Tensor:
+        return unit(features) if self.space is None else self.space.features(features)
 
     def expecting(self, share: float) -> Head:
         """The same classes where another share of the pictures is expected to be of added ones."""
@@ -103,7 +177,8 @@ class Head:
             equal,
             names=tuple(self.names[i] for i in rows.tolist()),
             n_base=len(base),
-            weights=self.weights[rows],
+            base=self.weights[base],
+            added=self.added[added],
             gains=self.gains[rows],
             offsets=equal.offsets[rows],
             learned=self.learned[base],
@@ -111,6 +186,8 @@ class Head:
             shots=self.shots[added],
             steps=self.steps[added] if len(self.steps) else self.steps,
             prior=equal.prior[added],
+            index=None,
+            moved=None,
         )
 
     def _with_prior(self, prior: Tensor) -> Head:

@@ -309,7 +309,7 @@ class Model:
     def _build_head(self) -> Head:
         base, names, n_base = self.base, self.names, len(self.base.names)
         order = sorted(self.added)  # so that the order of adding cannot show, not even in the last digit
-        weights, estimates = base.weights, base.weights[:0]
+        weights, novel, estimates = base.weights, base.weights[:0], base.weights[:0]
         gains, offsets = torch.full((n_base,), base.calibration.gain), torch.zeros(n_base)
         steps = torch.zeros(0)
         n_shots = torch.tensor([self.shots(name) for name in self.added], dtype=torch.int64)
@@ -327,7 +327,7 @@ class Model:
                 slope, offset = (value.expand(1, 1, -1)[0, 0] for value in (scorer.slope, scorer.offset))
             if base.denoiser is not None and base.denoiser.refine_base:
                 weights = scorer.weights()[0, :n_base]
-            weights = torch.cat([weights, unit(scorer.novel[0, back])])
+            novel = unit(scorer.novel[0, back])
             estimates = estimates[back]
             gains, offsets = torch.cat([gains, gains[0] * slope[back]]), torch.cat([offsets, offset[back]])
             if base.denoiser is not None:
@@ -337,11 +337,15 @@ class Model:
             for name, rows in self._state.items()
             if name in self._base_index
         }
-        weights = base.with_examples(weights, extra)
+        moved = base.with_examples(weights, extra)
+        index = base.index if weights is base.weights else None
+        if moved is not None and index is None:
+            weights = weights.index_copy(0, *moved)
         return Head(
             names,
             n_base,
             weights,
+            novel,
             gains,
             offsets,
             base.weights,
@@ -350,6 +354,8 @@ class Model:
             steps,
             base.calibration.prior(n_base, n_shots),
             base.space,
+            index,
+            moved if index is not None else None,
         )
 
     def _with_posterior(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:

@@ -22,6 +22,8 @@ from wdae.methods.calibration import HALF, log_odds
 from wdae.printing import cell, csv_cell, json_text, printable
 
 _SHOWN = 3
+CANDIDATES = 64
+"""Base classes that are scored where an index finds them."""
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99)
 
 
@@ -32,6 +34,8 @@ class Prediction:
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
     unknown: bool
+    candidates: int | None = None
+    """Of very many classes, how many an index found to be scored; the others' share is estimated."""
 
     def fields(self, name: str) -> list[str]:
         """The item, "known" or "unknown", then for each class its name and its probability."""
@@ -55,7 +59,8 @@ class Prediction:
             {"class": c, "probability": round(p, 6)}
             for c, p in zip(self.classes, self.probabilities, strict=True)
         ]
-        return json_text({"item": name, "unknown": self.unknown, "predictions": found})
+        bounded = {} if self.candidates is None else {"candidates": self.candidates}
+        return json_text({"item": name, "unknown": self.unknown, "predictions": found, **bounded})
 
 
 def csv_heading(top: int) -> str:
@@ -98,12 +103,20 @@ def predictions(
         raise RecipeError(f"at least 1 class is shown, got top {top}")
     head = model.head_for(expect=expect, only=only)
     features = model.check_features(features)
-    scores = head.scores(features)
-    best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
-    unknown = is_unknown(model, head, features, scores, false_alarms).tolist()
+    if head.index is None:
+        scores, which, likely = head.scores(features), None, None
+        best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
+        named = best.indices
+    else:
+        scores, which, rest = head.candidates(features, max(CANDIDATES, top))
+        likely = which.shape[1]
+        chances = torch.cat([scores, rest.unsqueeze(1)], 1).double().softmax(1)[:, :-1]
+        best = chances.topk(min(top, likely), dim=1)
+        named = which.gather(1, best.indices)
+    unknown = is_unknown(model, head, features, scores, false_alarms, which).tolist()
     return [
-        Prediction(tuple(head.names[c] for c in classes), tuple(values), no)
-        for classes, values, no in zip(best.indices.tolist(), best.values.tolist(), unknown, strict=True)
+        Prediction(tuple(head.names[c] for c in classes), tuple(values), no, likely)
+        for classes, values, no in zip(named.tolist(), best.values.tolist(), unknown, strict=True)
     ]
 
 
@@ -287,26 +300,38 @@ def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> Tr
     return TradeOff(base_novel_curve(scores, labels, head.n_base), (now[0], now[1]), shift, kept)
 
 
-def is_unknown(model: Model, head: Head, features: Tensor, scores: Tensor, false_alarms: float) -> Tensor:
+def is_unknown(
+    model: Model,
+    head: Head,
+    features: Tensor,
+    scores: Tensor,
+    false_alarms: float,
+    classes: Tensor | None = None,
+) -> Tensor:
     """Which of the features ``[M, D]`` resemble none of the classes in question, ``[M]``.
 
     Args:
         head: the classes in question (:meth:`wdae.classifier.Model.head_for`).
         scores: what it gives the features ``[M, C]``; older models, which have no detector, go by the best.
         false_alarms: share of pictures of known classes that may be called unknown wrongly; 0: none ever is.
+        classes: whose scores they are ``[M, C]``, where they are those of candidates.
     """
     detector = model.base.detector
     if detector is None:
-        return head.familiarity(scores) < model.base.calibration.threshold(false_alarms)
+        return head.familiarity(scores, classes) < model.base.calibration.threshold(false_alarms)
     if not 0 <= false_alarms <= 1:
         raise RecipeError(f"a false-alarm rate lies between 0 and 1, got {false_alarms}")
-    names = set(head.names)
-    base = torch.tensor([i for i, name in enumerate(model.base.names) if name in names], dtype=torch.int64)
-    added = _added(model, detector, [name for name in model.added if name in names])
+    base = None
+    if classes is not None:
+        base = classes[classes < head.n_base].unique()
+    elif head.n_base < len(model.base.names):
+        known = set(head.names)
+        found = [i for i, name in enumerate(model.base.names) if name in known]
+        base = torch.tensor(found, dtype=torch.int64)
+    named = set(head.names[head.n_base :])
+    added = _added(model, detector, [name for name in model.added if name in named])
     threshold = detector.threshold(false_alarms, [int(k) for k in added.shots.tolist()])
-    return detector.familiarity(features, added, None if len(base) == len(model.base.names) else base) < (
-        threshold
-    )
+    return detector.familiarity(features, added, base) < threshold
 
 
 def _added(model: Model, detector: Detector, names: list[str]) -> Added:

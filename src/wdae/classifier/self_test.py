@@ -74,14 +74,14 @@ def self_test(model: Model, name: str) -> SelfTest:
             taken.setdefault(int(other), []).append((int(count), len(own)))
     held_out = model.base.held_out
     if held_out is not None and place >= head.n_base:
-        found = head.linear(held_out.features.float()).argmax(1)
+        found = head.likeliest(held_out.features.float())
         counts = torch.bincount(held_out.labels, minlength=head.n_base)
         for other, count in enumerate(
             torch.bincount(held_out.labels[found == place], minlength=head.n_base).tolist()
         ):
             if count or (other in taken and int(counts[other])):
                 taken.setdefault(other, []).append((count, int(counts[other])))
-    similar = head.weights[head.n_base :] @ head.weights[place]
+    similar = head.added @ head.weights[place]
     for near in similar.topk(min(_NEAREST + 1, len(similar))).indices.tolist():
         other = head.n_base + near
         if other != place and len(theirs := _predicted(model, model.names[other])):
@@ -104,7 +104,7 @@ def _predicted(model: Model, name: str) -> Tensor:
         held_out = model.base.held_out
         if held_out is None:
             return torch.zeros(0, dtype=torch.int64)
-        return model.head.linear(held_out.features[held_out.labels == place].float()).argmax(1)
+        return model.head.likeliest(held_out.features[held_out.labels == place].float())
     if len(rows) < 2:
         return torch.zeros(0, dtype=torch.int64)
     every = -(-len(rows) // _MOST)

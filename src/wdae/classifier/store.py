@@ -19,7 +19,7 @@ from wdae.calibration.pseudo_novel import Weighing
 from wdae.calibration.unknown import Detector
 from wdae.classifier.base_knowledge import MOST_KEPT, BaseKnowledge, HeldOut
 from wdae.classifier.history import History
-from wdae.classifier.light.manifest import BACKBONE, BASE, BASE_1, METHOD, ExampleFile, ModelManifest
+from wdae.classifier.light.manifest import BACKBONE, BASE, BASE_1, INDEX, METHOD, ExampleFile, ModelManifest
 from wdae.classifier.light.manifest import is_model as is_model
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
@@ -28,6 +28,7 @@ from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.saved import load_method, save_method
 from wdae.methods.wdae import WDAE
+from wdae.nn.class_index import ClassIndex
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph
 from wdae.storage import manifest as manifests
@@ -35,6 +36,8 @@ from wdae.storage.files import atomic_folder
 from wdae.storage.lock import PATIENCE, alone
 from wdae.storage.tensors import save_tensors
 from wdae.storage.trust import Trust
+
+_LONGEST = 1_000  # letters of a base class's name
 
 
 def save(model: Model, path: str | Path, *, half: bool = False) -> None:
@@ -147,8 +150,12 @@ def changing(
         manifests.read(ModelManifest, folder)
     with alone(folder, patience):
         manifest = manifests.read(ModelManifest, folder)
-        model = opened
-        if model is None or model.stored != manifest.sha256:
+        model, kept = opened, manifest.history
+        if (
+            model is None
+            or model.stored != manifest.sha256
+            or (model.history.head, len(model.history.changes)) != (kept.head, len(kept.changes))
+        ):
             model, manifest = _read(folder, trust=trust)
         before, n_examples = model.history, len(model.examples)
         yield model
@@ -158,8 +165,8 @@ def changing(
 
 def _write_manifest(folder: Path, model: Model, blocks: list[dict[str, Any]], files: dict[str, Any]) -> None:
     base = model.base
-    content = {
-        "base_classes": list(base.names),
+    content: dict[str, Any] = {
+        "base_classes": list(base.names) if base.index is None else [],
         "dim": base.dim,
         "scale": base.scale,
         "backbone": None if model.backbone is None else model.backbone.card,
@@ -168,8 +175,10 @@ def _write_manifest(folder: Path, model: Model, blocks: list[dict[str, Any]], fi
         "examples": blocks,
         "files": files,
     }
-    manifests.write(ModelManifest, folder, content)
-    model.stored = None
+    if base.index is not None:
+        content["index"] = dict(base.index.facts)
+    version = 2 if base.index is None else 3
+    model.stored = manifests.write(ModelManifest, folder, content, version=version)
 
 
 def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[str, Any]:
@@ -189,13 +198,20 @@ def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[s
         }
     if base.detector is not None:
         tensors |= {f"unknown/{name}": tensor for name, tensor in base.detector.tensors().items()}
+    written = [BASE, METHOD]
+    if base.index is not None:
+        if any("\n" in name for name in base.names):
+            raise ModelError("a class name holds the end of a line; give it another name")
+        tensors["names"] = torch.frombuffer(bytearray("\n".join(base.names).encode()), dtype=torch.uint8)
+        base.index.save(folder / INDEX)
+        written.append(INDEX)
     save_tensors(folder / BASE, tensors)
     method = base.method
     if method.balance is None:
         assert isinstance(method, InitialEstimate)
         method = InitialEstimate(base.calibration)
     save_method(folder / METHOD, method, half=half)
-    return {name: manifests.entry(folder / name) for name in (BASE, METHOD)}
+    return {name: manifests.entry(folder / name) for name in written}
 
 
 def _write_examples(
@@ -224,7 +240,7 @@ def _read(folder: Path, verify: bool = True, trust: Trust = ()) -> tuple[Model, 
         if manifest.version_1 is not None:
             base = _base_of_version_1(tensors(BASE_1), manifest)
         else:
-            base = _base(tensors(BASE), _method(folder, manifest), manifest)
+            base = _base(tensors(BASE), _method(folder, manifest), manifest, folder)
         examples: list[Example] = []
         for block in manifest.examples:
             examples += _examples(tensors(block.file), block, base.dim)
@@ -249,10 +265,15 @@ def _method(folder: Path, manifest: ModelManifest) -> Weighing:
     return method
 
 
-def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest) -> BaseKnowledge:
+def _base(
+    tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest, folder: Path | None = None
+) -> BaseKnowledge:
     space = method.space if isinstance(method, WDAE) else None
     weights = tensors["weights"] if space is None else space.weights
-    names, counts, size = manifest.base_classes, tensors["counts"], (len(manifest.base_classes), manifest.dim)
+    names, counts = manifest.base_classes, tensors["counts"]
+    if "names" in tensors:
+        names = _names(tensors["names"])
+    size = (len(names), manifest.dim)
     if weights.shape != size or counts.shape != size[:1]:
         raise ValueError(f"weights of shape {list(weights.shape)} for {len(names)} classes")
     if isinstance(method, WDAE) and method.denoiser.dim != manifest.dim:
@@ -264,13 +285,25 @@ def _base(tensors: dict[str, Tensor], method: Weighing, manifest: ModelManifest)
             raise ValueError(f"a graph of shape {list(neighbours.shape)}")
         if neighbours.numel() and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < len(names):
             raise ValueError("a graph with neighbours that are no classes")
-        graph = ClassGraph(neighbours, similarities, method.inverse_temperature)
+        index = None
+        if manifest.index is not None and folder is not None and INDEX in manifest.files:
+            index = ClassIndex.open(folder / INDEX, weights, manifest.index.model_dump())
+        graph = ClassGraph(neighbours, similarities, method.inverse_temperature, index)
     held_out = _held_out(tensors, len(names), manifest.dim)
     kept = {k.removeprefix("unknown/"): v for k, v in tensors.items() if k.startswith("unknown/")}
     detector = Detector.of_tensors(kept, len(names), manifest.dim) if kept else None
     return BaseKnowledge(
         names, weights, counts, method, manifest.scale, graph, manifest.info, held_out, detector
     )
+
+
+def _names(letters: Tensor) -> tuple[str, ...]:
+    if letters.dtype != torch.uint8 or letters.ndim != 1:
+        raise ValueError("names that are no text")
+    names = tuple(letters.numpy().tobytes().decode().split("\n"))
+    if len(set(names)) < len(names) or max(map(len, names)) > _LONGEST:
+        raise ValueError("names that are too long, or given twice")
+    return names
 
 
 def _held_out(tensors: dict[str, Tensor], n_base: int, dim: int) -> HeldOut | None:

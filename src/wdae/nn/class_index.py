@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from wdae.errors import MissingExtraError
+from wdae.storage.files import open_regular
 
 CONNECTIVITY, WIDTH = 16, 64
 """Neighbours of a class in the index, and candidates that are looked at while it is built."""
@@ -89,7 +90,8 @@ class ClassIndex:
     @classmethod
     def open(cls, path: Path, weights: Tensor, facts: Mapping[str, Any]) -> ClassIndex:
         """Map a saved index of these weights; a ValueError where it is not a sound one of their size."""
-        data = np.memmap(path, dtype=np.uint8, mode="r")
+        with open_regular(path, follow=False) as file:
+            data = np.memmap(file, dtype=np.uint8, mode="r")
         check_index(data, *weights.shape)
         library = _library()
         plain = np.asarray(data)

@@ -50,7 +50,7 @@ class Manifest(Record):
     ...     text: str
     >>> import tempfile
     >>> place = tempfile.TemporaryDirectory()
-    >>> write(Note, place.name, {"text": "hello", "files": {}})
+    >>> _ = write(Note, place.name, {"text": "hello", "files": {}})
     >>> read(Note, place.name).text
     'hello'
     """
@@ -80,8 +80,8 @@ M = TypeVar("M", bound=Manifest)
 
 def write(
     kind: type[M], folder: str | Path, content: Mapping[str, Any], *, version: int | None = None
-) -> None:
-    """Write or replace a folder's manifest: the moment at which a change takes effect.
+) -> str:
+    """Write or replace a folder's manifest: the moment at which a change takes effect. Returns its digest.
 
     Args:
         content: the format's own fields and ``files`` (:func:`entry` for each), as plain data.
@@ -98,6 +98,7 @@ def write(
     path = Path(folder) / kind.FILE
     records.validate(kind, text.encode(), path)  # what could not be read again is not written
     write_text(path, text + "\n")
+    return str(value["sha256"])
 
 
 def read(kind: type[M], folder: str | Path) -> M:

@@ -15,6 +15,8 @@ from wdae.storage.manifest import Manifest
 from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
 
 BASE, METHOD, BACKBONE = "base.safetensors", "method.safetensors", "backbone.safetensors"
+INDEX = "index.usearch"
+"""Of very many base classes; their names are in the base file then, and not in the manifest."""
 BASE_1 = "ground.safetensors"
 """Version 1 had base classes and denoiser in one file, and the method's settings in the manifest."""
 
@@ -63,11 +65,23 @@ class MethodOfVersion1(Record):
     denoiser: DenoiserOfVersion1 | None
 
 
+class IndexRecord(Record):
+    """How an index was made, and what share of the nearest classes it finds."""
+
+    library: Text
+    connectivity: Size
+    expansion_add: Size
+    expansion_search: Size
+    recall: Annotated[float, Field(ge=0, le=1)]
+    neighbours: Size
+    sample: Size
+
+
 class ModelManifest(Manifest):
-    """``model.json``: what lies in a model's folder."""
+    """``model.json``: what lies in a model's folder. Models without an index are written as version 2."""
 
     FORMAT: ClassVar[str] = "wdae-model"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     FILE: ClassVar[str] = "model.json"
     NOUN: ClassVar[str] = "a model"
     REMEDY: ClassVar[str] = "; make one with: wdae learn -o MODEL"
@@ -80,6 +94,7 @@ class ModelManifest(Manifest):
     history: HistoryRecord
     examples: tuple[ExampleFile, ...]
     version_1: MethodOfVersion1 | None = None
+    index: IndexRecord | None = None
 
 
 def _upgrade_1(value: dict[str, Any], folder: Path) -> dict[str, Any]:
