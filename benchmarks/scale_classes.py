@@ -40,12 +40,12 @@ PICTURES = 1000
 
 
 def clustered(n: int, dim: int, kind: str = "clusters", seed: int = 0) -> Tensor:
-    """Unit rows: in clusters of a hundred, or real features repeated with noise."""
+    """Unit rows: in clusters of a hundred, or means of two real features with noise."""
     generator = torch.Generator().manual_seed(seed)
     if kind == "real":
-        pool = embedded_bank().select(Part.BASE_TRAIN).features
-        rows, noise = pool[torch.randint(len(pool), (n,), generator=generator)], 0.5
-        centres = rows
+        pool, noise = embedded_bank().select(Part.BASE_TRAIN).features, 0.5
+        pairs = torch.randint(len(pool), (2, n), generator=generator)
+        centres = pool[pairs[0]] + pool[pairs[1]]  # halfway between two pictures, which may be of any classes
     else:
         generator_of_centres = torch.Generator().manual_seed(0)
         centres = unit(torch.randn(max(1, n // 100), dim, generator=generator_of_centres))

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from wdae import WDAE, Denoiser
 from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.classifier.light.manifest import INDEX
 from wdae.classifier.model import Model
 from wdae.classifier.predictions import predictions
-from wdae.classifier.store import INDEX, changing, load, save
+from wdae.classifier.store import changing, load, save
 from wdae.errors import ModelError, StorageError
 from wdae.methods.calibration import Calibration
 from wdae.nn.cosine import unit

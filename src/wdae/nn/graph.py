@@ -119,13 +119,15 @@ def _indexed(weights: Tensor, J: int, inverse_temperature: float) -> ClassGraph:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The classes that results of n novel ones depend on, and their part of the class graph.
+    """The classes that results of n novel ones depend on, ring after ring, and their part of the class graph.
 
-    Shapes: ``near`` ``[S]``: base classes; ``graph`` over S + n nodes, those first. Lists of the outermost
-    classes are not theirs: nothing depends on them but by their weights.
+    Shapes: ``near`` ``[S]``: base classes, those one edge away first. Nodes are the novel classes, then
+    these: ``sizes`` says how many there are within 0, 1, ... edges. ``graph`` has the lists of all but the
+    last ring.
     """
 
     near: Tensor
+    sizes: tuple[int, ...]
     graph: ClassGraph
 
 
@@ -149,21 +151,20 @@ def surroundings(
     to_novel = (novel @ novel.T).fill_diagonal_(-torch.inf)
     newcomers = N + torch.arange(n)
     lists = [_best(torch.cat([ids, newcomers.expand(n, n)], 1), torch.cat([cosines, to_novel], 1), J)]
-    seen = torch.zeros(0, dtype=torch.int64)
+    nodes, sizes = newcomers, [n]
     for depth in range(hops):
         found = lists[-1][0].unique()
-        ring = found[(found < N) & ~torch.isin(found, seen)]
-        seen = torch.cat([seen, ring])
-        names = torch.cat([graph.neighbours[ring], newcomers.expand(len(ring), n)], 1)
-        near = torch.cat([graph.similarities[ring], base[ring] @ novel.T], 1)
-        if depth == hops - 1:  # their lists matter to nobody
-            names, near = ring.unsqueeze(1).expand(-1, J), torch.zeros(len(ring), J)
-        lists.append(_best(names, near, J))
-    place = torch.cat([seen, newcomers])
-    order = place.argsort()
-    names, near = (torch.cat([*(pair[i] for pair in lists[1:]), lists[0][i]]) for i in (0, 1))
-    local = order[torch.searchsorted(place[order], names)]
-    return Surroundings(seen, ClassGraph(local, near, graph.inverse_temperature))
+        ring = found[~torch.isin(found, nodes)]
+        nodes = torch.cat([nodes, ring])
+        sizes.append(len(nodes))
+        if depth < hops - 1:  # nobody asks for the neighbours of the last ring
+            names = torch.cat([graph.neighbours[ring], newcomers.expand(len(ring), n)], 1)
+            near = torch.cat([graph.similarities[ring], base[ring] @ novel.T], 1)
+            lists.append(_best(names, near, J))
+    names, near = (torch.cat([pair[i] for pair in lists]) for i in (0, 1))
+    order = nodes.argsort()
+    local = order[torch.searchsorted(nodes[order], names)]
+    return Surroundings(nodes[n:], tuple(sizes), ClassGraph(local, near, graph.inverse_temperature))
 
 
 def _best(names: Tensor, similarities: Tensor, J: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ classes a few edges around them alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -138,7 +138,6 @@ class BaseState:
         self.n_neighbours = n_neighbours
         self.memory_mb = memory_mb
         self.dtype = dtype
-        self.denoiser = denoiser
         self.layers = denoiser.stack
         if denoiser.kind == "gnn" and graph is None:
             graph = build_graph(self.base, n_neighbours, inverse_temperature, memory_mb)
@@ -186,8 +185,7 @@ class BaseState:
         N, strengths = len(self.base), self.graph.strengths
         blocks = [slice(start, start + _ROWS) for start in range(0, N, _ROWS)]
         hidden: list[Tensor] = []
-        for layer in self.layers:
-            update, message = self._maps(layer, len(hidden))
+        for layer, (update, message) in zip(self.layers, self._folded, strict=True):
             nodes = torch.cat(
                 [
                     message.add_rest(message.share(self.base[b]), [u[b] for u in hidden]).float()
@@ -288,20 +286,32 @@ class BaseState:
         raise AssertionError("a denoiser ends in a LastUpdate")
 
     def _refine_locally(self, novel: Tensor) -> Refined:
-        """Novel results from the classes around them alone: an edge for each layer."""
+        """Novel results from the classes around them alone, a ring fewer with every layer."""
         assert self.graph is not None
         none = torch.zeros(0, dtype=torch.int64)
         results = []
         for some in novel:
             around = surroundings(self.graph, self.base, some, self.n_neighbours, len(self.layers))
-            weights = torch.cat([self.base[around.near], some])[None]
-            lists = replace(
-                around.graph,
-                neighbours=around.graph.neighbours[None],
-                similarities=around.graph.similarities[None],
-            )
-            results.append(self.denoiser.eval()(weights, lists)[0, len(around.near) :])
+            weights = torch.cat([some, self.base[around.near]])
+            lists, strengths, hidden = around.graph.neighbours, around.graph.strengths, list[Tensor]()
+            rings = zip(self.layers, around.sizes[:0:-1], around.sizes[-2::-1], self._folded, strict=True)
+            for layer, sending, wanted, (update, message) in rings:
+                assert message is not None
+                nodes = message.add_rest(message.share(weights[:sending]), [u[:sending] for u in hidden])
+                sent = self._messages(nodes, nodes[:wanted], lists[:wanted], strengths[:wanted])
+                rest = [*(u[:wanted] for u in hidden), sent]
+                mapped = update.add_rest(update.share(weights[:wanted]), rest).float()
+                if isinstance(layer.update, LastUpdate):
+                    results.append(layer.update.activate(some, mapped))
+                else:
+                    hidden.append(_activate(mapped))
         return Refined(torch.stack(results), none, none, self.base[:0])
+
+    @cached_property
+    def _folded(self) -> list[tuple[_FoldedLinear, _FoldedLinear | None]]:
+        """The maps of all layers."""
+        with torch.no_grad():
+            return [self._maps(layer, depth) for depth, layer in enumerate(self.layers)]
 
     def _affected(self, extension: GraphExtension, with_base: bool) -> Tensor:
         """Base classes to recompute, ``[E, N]``: those that change, or that novel results depend on."""
