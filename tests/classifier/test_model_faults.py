@@ -190,7 +190,7 @@ def test_a_model_of_a_newer_version(model: Path, capsys: pytest.CaptureFixture[s
     value = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(value | {"version": 99}))
     status, output = run(capsys, "info", model)
-    assert status == 2 and "model format 99, newer than 2" in output and "upgrade wdae" in output
+    assert status == 2 and "model format 99, newer than 3" in output and "upgrade wdae" in output
 
 
 def test_history_that_speaks_of_examples_that_are_not_there(model: Path) -> None:

@@ -81,7 +81,7 @@ def test_an_unreadable_picture_is_left_out_at_every_size(tmp_path: Path, stream:
 
 
 def test_rows_that_differ_between_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wdae.extract import run as module
+    from wdae.extract import job as module
 
     def one_lost(images: ImageSet, size: int, **options: Any) -> PixelArray:
         array = pixels(images, size, **options)

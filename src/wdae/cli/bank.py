@@ -165,6 +165,26 @@ def join(
 
 
 @app.command
+def merge(*shards: Path, output: NewBank) -> None:
+    """Make one bank of the shards of an extraction: wdae bank merge part-* -o my-bank.
+
+    The bank is the one that wdae extract would have written without --shard, bit for bit. A shard that is
+    missing, given twice or of another model is refused by name.
+
+    Parameters
+    ----------
+    shards
+        All folders that wdae extract --shard made, in any order.
+    """
+    from wdae.extract.shards import merge_shards
+    from wdae.storage.files import refuse_existing
+
+    refuse_existing(output)
+    bank, dtype = merge_shards(shards)
+    _write(bank, output, dtype)
+
+
+@app.command
 def synthesize(
     output: NewBank,
     *,

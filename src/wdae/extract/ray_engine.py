@@ -1,0 +1,142 @@
+"""Extraction by Ray Data: a pool of actors reads, decodes and embeds; the driver writes what comes back.
+
+Ray hands a chunk's number to an actor, which gives its features back; nothing else travels, so memory stays
+flat and no actor gets ahead of the driver by more than Ray allows. An actor that is lost is replaced and its
+chunk computed again. A driver that is lost is started again by the same command: chunks that it had written
+are not computed anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wdae.errors import MissingExtraError, RunError
+from wdae.extract.config import ExtractConfig
+from wdae.extract.job import Job
+from wdae.extract.views import Rows
+from wdae.storage.trust import Trust
+from wdae.version import __version__
+
+Done = Callable[[int, Tensor, Rows], None]
+
+
+def run_chunks(
+    config: ExtractConfig, todo: Sequence[int], done: Done, address: str | None = None, trust: Trust = ()
+) -> float:
+    """Compute the chunks that begin at ``todo`` on a cluster; returns pictures a second of all workers.
+
+    Args:
+        done: called with each chunk as it comes, in any order.
+        address: of the cluster; None starts one on this machine, which ends with this process.
+    """
+    if not todo:
+        return 0.0
+    ray = connect(address)
+    gpus = float(ray.cluster_resources().get("GPU", 0))
+    cores = int(ray.cluster_resources().get("CPU", 1))
+    most = max(1, min(int(gpus) or cores, len(todo)))
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    chunks = ray.data.from_items([{"start": start} for start in todo], override_num_blocks=len(todo))
+    found = chunks.map_batches(
+        Embedder,
+        batch_size=1,
+        fn_constructor_args=(_placed(config), versions(), trust),
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most, max_tasks_in_flight_per_actor=2),
+        num_cpus=1,
+        num_gpus=1 if gpus else 0,
+    )
+    began, count = time.monotonic(), 0
+    try:
+        for row in found.iter_batches(batch_size=1, prefetch_batches=1, batch_format="numpy"):
+            start, shape = int(row["start"][0]), tuple(int(n) for n in row["shape"][0])
+            features = torch.from_numpy(np.frombuffer(row["features"][0], np.float32).reshape(shape).copy())
+            done(start, features, np.frombuffer(row["rows"][0], np.int64).copy())
+            count += shape[0]
+    except ray.exceptions.RayError as error:
+        raise RunError(f"the cluster gave up: {_reason(error)}") from error
+    return count / max(1e-9, time.monotonic() - began)
+
+
+class Embedder:
+    """An actor: the backbone and the data set, opened once, then chunk after chunk."""
+
+    def __init__(self, config: ExtractConfig, driver: dict[str, str], trust: Trust = ()) -> None:
+        mine = versions()
+        if mine != driver:
+            apart = ", ".join(
+                f"{k} {driver[k]} here, {mine[k]} there" for k in driver if mine[k] != driver[k]
+            )
+            raise RunError(
+                f"the driver and a worker on {os.uname().nodename} differ in versions: {apart}; features"
+                " would differ too: install the same on all machines"
+            )
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cpu":
+            torch.set_num_threads(1)  # of its one core
+        self.job = Job(config, device, trust, workers=0 if device.type == "cpu" else None)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The features of one chunk, as bytes: Ray copies them as they are."""
+        start = int(batch["start"][0])
+        features, rows, _ = self.job.chunk(start)
+        plain = np.ascontiguousarray(features.float().cpu().numpy())
+        return {
+            "start": [start],
+            "shape": [list(plain.shape)],
+            "features": [plain.tobytes()],
+            "rows": [rows.tobytes()],
+        }
+
+
+def connect(address: str | None) -> Any:
+    """Ray, connected to a cluster."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise MissingExtraError("ray", "ray", "--engine ray") from None
+    if ray.is_initialized():
+        return ray
+    options: dict[str, Any] = {"include_dashboard": False} if address is None else {"address": address}
+    try:
+        ray.init(log_to_driver=False, logging_level=40, configure_logging=False, **options)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        place = f"at {address}" if address is not None else "on this machine"
+        raise RunError(
+            f"no Ray cluster {place}: {str(error).splitlines()[0][:200]}; start one with"
+            " `ray start --head`, or leave --ray-address out"
+        ) from error
+    return ray
+
+
+def versions() -> dict[str, str]:
+    """What features depend on beside the recipe, and must be the same everywhere."""
+    return {"wdae": __version__, "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
+
+
+def _placed(config: ExtractConfig) -> ExtractConfig:
+    """The recipe with whole paths: workers have working folders of their own."""
+    places: dict[str, Any] = {"data": config.data if "://" in str(config.data) else config.data.absolute()}
+    if config.trained is not None:
+        places["backbone"] = str(config.trained.absolute())
+    elif config.backbone.startswith("onnx:"):
+        places["backbone"] = f"onnx:{Path(config.backbone[5:]).absolute()}"
+    return config.model_copy(update=places)
+
+
+def _reason(error: Exception) -> str:
+    """What a worker said, without the way there."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error:" in line]
+    said = lines[-1] if lines else str(error).splitlines()[0]
+    return said.partition("Error: ")[2] or said

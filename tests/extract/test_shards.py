@@ -1,0 +1,96 @@
+"""Extraction in shards: merged, the bank of a single process; shards that do not fit are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage1_samples import extraction
+
+from wdae.bank import FeatureBank
+from wdae.cli.main import main
+from wdae.errors import BankError, RecipeError, StorageError
+from wdae.extract.run import extract
+from wdae.extract.shards import Shard, merge_shards
+from wdae.runtime.distributed import Team
+
+ALONE = Team(0, 1, torch.device("cpu"))
+
+
+def shards(tmp_path: Path, n: int, name: str = "part", **changes: Any) -> list[Path]:
+    config = extraction(tmp_path, **changes)
+    paths = [tmp_path / f"{name}-{i}" for i in range(1, n + 1)]
+    for number, path in enumerate(paths, start=1):
+        extract(config, path, ALONE, shard=Shard(number, n))
+    return paths
+
+
+@pytest.mark.parametrize("options", [{}, {"crops": 2, "flip_average": True}, {"dtype": "int8"}])
+def test_merged_shards_are_the_bank_of_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
+    paths = shards(tmp_path, 3, chunk=16, **options)
+    config = extraction(tmp_path, chunk=16, **options)
+    extract(config, tmp_path / "whole", ALONE)
+    with pytest.raises(SystemExit, match="0"):
+        main(["bank", "merge", *map(str, reversed(paths)), "-o", str(tmp_path / "merged")])
+    whole, merged = FeatureBank.open(tmp_path / "whole"), FeatureBank.open(tmp_path / "merged")
+    assert merged.digest == whole.digest
+    assert merged.info == whole.info and merged.cosine_scale == whole.cosine_scale
+    files = [(tmp_path / name / "bank.safetensors").read_bytes() for name in ("whole", "merged")]
+    assert files[0] == files[1]
+
+
+def test_a_picture_that_is_left_out_is_left_out_of_the_merged_bank(tmp_path: Path) -> None:
+    extraction(tmp_path)
+    (tmp_path / "pictures" / "novel" / "novel-0" / "3.png").write_bytes(b"no picture")
+    paths = shards(tmp_path, 4, chunk=16, skip_broken=True)
+    extract(extraction(tmp_path, chunk=16, skip_broken=True, stream=True), tmp_path / "whole", ALONE)
+    assert merge_shards(paths)[0].digest == FeatureBank.open(tmp_path / "whole").digest
+
+
+def test_shards_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+    first, second, third = shards(tmp_path, 3, chunk=16)
+    with pytest.raises(BankError, match=r"of 3 shards 1 are missing: 2; make them with --shard 2/3"):
+        merge_shards([first, third])
+    with pytest.raises(BankError, match=r"shard 2/3 is given twice: .*part-2 and .*part-2"):
+        merge_shards([first, second, second, third])
+    mirrored = shards(tmp_path, 3, "mirrored", chunk=16, flip_average=True)
+    with pytest.raises(BankError, match=r"mirrored-2 does not belong to .*part-1: they differ in flip"):
+        merge_shards([first, mirrored[1], third])
+    two = shards(tmp_path, 2, "two", chunk=16)
+    with pytest.raises(BankError, match=r"differ in number of shards"):
+        merge_shards([first, two[1]])
+    with pytest.raises(StorageError, match="is not a shard"):
+        merge_shards([first, tmp_path / "pictures"])
+    with pytest.raises(BankError, match="no shards to merge"):
+        merge_shards([])
+    data = bytearray((second / "shard.safetensors").read_bytes())
+    data[-3] ^= 1
+    (second / "shard.safetensors").write_bytes(data)
+    with pytest.raises(StorageError, match="altered"):
+        merge_shards([first, second, third])
+
+
+def test_a_shard_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stage1_samples import Interrupted
+
+    config = extraction(tmp_path, chunk=8)
+    calls = Interrupted(monkeypatch, "embed", stop_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        extract(config, tmp_path / "part", ALONE, shard=Shard(1, 2))
+    done = len(calls.made)
+    extract(config, tmp_path / "part", ALONE, shard=Shard(1, 2))
+    assert len(calls.made) - done == 5 - 2  # 80 pictures are ten chunks, five of them the first half
+
+
+@pytest.mark.parametrize("word", ["0/3", "4/3", "1", "1/0", "-1/3", "a/b", "1/2/3", "1/99999999"])
+def test_words_that_are_no_shard(word: str) -> None:
+    with pytest.raises(RecipeError, match="shard"):
+        Shard.parse(word)
+
+
+def test_parts_are_the_whole_in_order() -> None:
+    for n in (1, 2, 3, 7, 50):
+        found = [start for number in range(1, n + 1) for start in Shard(number, n).of(range(0, 200, 10))]
+        assert found == list(range(0, 200, 10))
