@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from postgres_server import PostgresServer, binaries
 from serve_help import new_model, serving
 
+from wdae.serve.limits import Limits
 from wdae.serve.settings import Settings
 
 
@@ -100,3 +101,27 @@ def client_of_both(both: Settings) -> Iterator[TestClient]:
 def model(client: TestClient) -> str:
     """The path of a model that nothing was taught yet."""
     return new_model(client)
+
+
+@pytest.fixture(scope="session", params=["sqlite and a folder", "postgres and s3"])
+def anywhere(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
+    """A client of a service on either kind of database and store, shared by many tests."""
+    database = pictures = None
+    if request.param == "postgres and s3":
+        database = request.getfixturevalue("postgres_server").create(f"d{uuid.uuid4().hex}")
+        pictures = request.getfixturevalue("shared_bucket")
+    data = tmp_path_factory.mktemp("data")
+    with serving(
+        Settings(data=data, database=database, pictures=pictures, limits=Limits(decoders=1))
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def own_model(anywhere: TestClient) -> str:
+    """The path of a new model there."""
+    made = anywhere.post("models", json={"name": uuid.uuid4().hex})
+    assert made.status_code == 201, made.text
+    return f"models/{made.json()['id']}"

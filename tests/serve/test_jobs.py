@@ -6,7 +6,6 @@ import io
 import json
 import threading
 import time
-import uuid
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from fastapi.testclient import TestClient
 from stranger_pictures import jpeg
 
 from wdae.errors import DataError
-from wdae.serve.app import create_app
 from wdae.serve.database.connection import Database
 from wdae.serve.jobs import (
     CANCELLED,
@@ -32,11 +30,7 @@ from wdae.serve.jobs import (
     LostError,
     Runner,
 )
-from wdae.serve.limits import Limits
-from wdae.serve.run import prepare
 from wdae.serve.settings import Settings
-
-API = "/api/v1"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -130,20 +124,6 @@ def until(true: Any, seconds: float = 20.0) -> bool:
     return True
 
 
-@pytest.fixture(scope="module", params=["sqlite-folder", "postgres-s3"])
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    database = pictures = None
-    if request.param == "postgres-s3":
-        database = request.getfixturevalue("postgres_server").create(f"d{uuid.uuid4().hex}")
-        pictures = request.getfixturevalue("shared_bucket")
-    made = Settings(
-        data=tmp_path_factory.mktemp("data"), database=database, pictures=pictures, limits=Limits(decoders=1)
-    )
-    prepare(made)
-    with TestClient(create_app(made), base_url="http://127.0.0.1:8000") as client:
-        yield client
-
-
 def zipped(entries: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -154,7 +134,7 @@ def zipped(entries: dict[str, bytes]) -> bytes:
 
 def start(client: TestClient, model: str, entries: dict[str, bytes], **form: str) -> str:
     files = {"file": ("a.zip", zipped(entries), "application/zip")}
-    begun = client.post(f"{API}/models/{model}/jobs", data=form, files=files)
+    begun = client.post(f"{model}/jobs", data=form, files=files)
     assert begun.status_code == 202, begun.text
     return str(begun.json()["id"])
 
@@ -162,15 +142,15 @@ def start(client: TestClient, model: str, entries: dict[str, bytes], **form: str
 def ended(client: TestClient, job: str) -> dict[str, Any]:
     """By server-sent events, as the page watches it."""
     last = {}
-    with client.stream("GET", f"{API}/jobs/{job}/events") as stream:
+    with client.stream("GET", f"jobs/{job}/events") as stream:
         for line in stream.iter_lines():
             if line.startswith("data:"):
                 last = json.loads(line[5:])
     return last
 
 
-def test_a_zip_is_taught_and_asked_about(client: TestClient) -> None:
-    model = client.get(f"{API}/models").json()["items"][0]["id"]
+def test_a_zip_is_taught_and_asked_about(anywhere: TestClient, own_model: str) -> None:
+    client, model = anywhere, own_model
     entries = {
         f"{name}/{i}.jpg": jpeg(seed=10 * s + i)
         for s, name in enumerate(["okapi", "zebra"])
@@ -187,26 +167,24 @@ def test_a_zip_is_taught_and_asked_about(client: TestClient) -> None:
     reasons = {one["file"]: one["reason"] for one in job["result"]["refused"]}
     assert "not a picture" in reasons["okapi/bad.jpg"] and "no folder" in reasons["loose.jpg"]
     assert "\u202e" not in json.dumps(job, ensure_ascii=False)
-    added = {one["name"]: one["examples"] for one in client.get(f"{API}/models/{model}").json()["added"]}
+    added = {one["name"]: one["examples"] for one in client.get(f"{model}").json()["added"]}
     assert added == {"okapi": 3, "zebra": 3}
     job = ended(client, start(client, model, entries, kind="predict_many", top="1"))
-    lines = [json.loads(line) for line in client.get(f"{API}/jobs/{job['id']}/result").text.splitlines()]
+    lines = [json.loads(line) for line in client.get(f"jobs/{job['id']}/result").text.splitlines()]
     assert [line["file"] for line in lines][:2] == ["okapi/0.jpg", "okapi/1.jpg"] and len(lines) == 9
-    asked = client.post(
-        f"{API}/models/{model}/predictions", params={"top": 1, "nearest": 0}, files={"file": jpeg()}
-    )
+    asked = client.post(f"{model}/predictions", params={"top": 1, "nearest": 0}, files={"file": jpeg()})
     said, alone = (one["probabilities"][0] for one in (lines[0]["prediction"], asked.json()))
     assert said["class"] == alone["class"] and abs(said["probability"] - alone["probability"]) < 1e-4
     assert sum("refused" in line for line in lines) == 2
-    assert client.delete(f"{API}/jobs/{job['id']}").status_code == 204
-    assert client.get(f"{API}/jobs/{job['id']}").status_code == 404
-    assert client.get(f"{API}/jobs/{job['id']}/result").status_code == 404
+    assert client.delete(f"jobs/{job['id']}").status_code == 204
+    assert client.get(f"jobs/{job['id']}").status_code == 404
+    assert client.get(f"jobs/{job['id']}/result").status_code == 404
     assert list(client.app.state.service.pictures.parts(job["id"])) == []  # type: ignore[attr-defined]
 
 
-def test_bad_zips_and_bad_names_are_refused_at_once(client: TestClient) -> None:
-    model = client.get(f"{API}/models").json()["items"][0]["id"]
-    url = f"{API}/models/{model}/jobs"
+def test_bad_zips_and_bad_names_are_refused_at_once(anywhere: TestClient, own_model: str) -> None:
+    client, model = anywhere, own_model
+    url = f"{model}/jobs"
     for data, form in ((b"no zip", {}), (zipped({}), {}), (zipped({"a.jpg": b""}), {"class": "../x"})):
         refused = client.post(url, data={"kind": "import_zip", **form}, files={"file": ("a.zip", data)})
         assert refused.status_code in (400, 422), refused.text
@@ -219,8 +197,8 @@ def test_bad_zips_and_bad_names_are_refused_at_once(client: TestClient) -> None:
     )
 
 
-def test_a_class_that_is_no_name_is_refused_by_itself(client: TestClient) -> None:
-    model = client.get(f"{API}/models").json()["items"][0]["id"]
+def test_a_class_that_is_no_name_is_refused_by_itself(anywhere: TestClient, own_model: str) -> None:
+    client, model = anywhere, own_model
     entries = {"unknown/1.jpg": jpeg(seed=50), "fine/1.jpg": jpeg(seed=51), "a\x07b/1.jpg": jpeg(seed=52)}
     job = ended(client, start(client, model, entries, kind="import_zip"))
     assert job["state"] == "done" and job["result"]["added"] == 1 and job["result"]["refused_count"] == 2

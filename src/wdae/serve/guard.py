@@ -99,6 +99,8 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return 421, "this service does not go by that name; start it with --allow-host NAME"
+        if not scope["path"].isprintable():
+            return 404, "there is nothing at this address"
         if not scope["path"].startswith("/api/"):
             return None
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):

@@ -222,7 +222,8 @@ class BucketStore(PictureStore):
                 raise KeyError(key) from None
             raise StorageError(f"there is no s3://{self.root}; make the bucket first") from error
         except Exception as error:  # botocore's and aiohttp's errors have no root of their own
-            raise StorageError(f"s3://{self.root} cannot be used: {str(error)[:200]}") from error
+            said = f"s3://{self.root} cannot be used: {str(error)[:200]}"
+            raise StorageError(said) from OSError(said)
 
 
 def _key(model: str, name: str | None = None, suffix: str = "") -> str:

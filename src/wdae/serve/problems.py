@@ -10,11 +10,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 
-from wdae.errors import MissingExtraError, WdaeError
+from wdae.errors import MissingExtraError, StorageError, WdaeError
 from wdae.serve.observe import request_id
 
 MEDIA_TYPE = "application/problem+json"
@@ -85,6 +85,12 @@ def install(app: FastAPI) -> None:
     async def _ours(request: Request, error: WdaeError) -> JSONResponse:
         if isinstance(error, ProblemError):
             return problem(request, error.status, str(error), headers=error.headers or None)
+        if isinstance(error, StorageError) and isinstance(error.__cause__, OSError):
+            _log.error("storage: %s", error)
+            said = (
+                "there is no room to keep this, or the store cannot be reached; the service's log says more"
+            )
+            return problem(request, 507, said, headers={"Retry-After": str(RETRY_AFTER)})
         return problem(request, 501 if isinstance(error, MissingExtraError) else 422, str(error))
 
     @app.exception_handler(RequestValidationError)
@@ -106,6 +112,8 @@ def install(app: FastAPI) -> None:
         away = isinstance(error, OperationalError | NoConnection) or (
             isinstance(error, DBAPIError) and error.connection_invalidated
         )
+        if isinstance(error, DataError):
+            return problem(request, 422, "some text or number in this is not one that a database can keep")
         _log.error("database: %s", str(error).splitlines()[0])
         if not away:
             return problem(request, 500, "the database refused this; the log of the service says why")

@@ -1,0 +1,207 @@
+"""Kill the service at random moments while people teach: nothing that was acknowledged may be lost.
+
+    python scripts/break_service.py --kills 100 [--postgres] [--seed 1]
+
+Pictures are taught and deleted for good by several clients at once, while a decoder, a worker, the whole
+server or PostgreSQL is killed (``kill -9``) and started again. At the end every acknowledged picture must be
+there, its bytes those that its id says, an example of its class; every deleted one must be gone; nothing else
+may lie in the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/helpers"))
+from postgres_server import PostgresServer
+from running_service import RunningService
+from stranger_pictures import jpeg
+
+_SHARES = (4, 2, 2, 2)  # a server takes seconds to start
+
+
+@dataclass
+class Noted:
+    """What the clients were told."""
+
+    taught: dict[str, str] = field(default_factory=dict)  # picture: class
+    deleted: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)  # asked to be deleted, and no answer came
+    answers: dict[str, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, what: str) -> None:
+        with self.lock:
+            self.answers[what] = self.answers.get(what, 0) + 1
+
+
+def teach(
+    service: RunningService, model: str, number: int, noted: Noted, end: threading.Event, seed: int
+) -> None:
+    """Teach and delete until told to stop."""
+    draw = random.Random(f"{seed} {number}")
+    name, serial = f"class {number % 3}", 0
+    own: list[str] = []
+    with service.client(timeout=120) as client:
+        while not end.is_set():
+            serial += 1
+            try:
+                if own and draw.random() < 0.2:
+                    picture = own.pop(draw.randrange(len(own)))
+                    with noted.lock:
+                        noted.doubtful.add(picture)
+                    body = {"pictures": [picture], "forever": True}
+                    answer = client.request("DELETE", f"/models/{model}/examples", json=body)
+                    if answer.status_code == 200:
+                        with noted.lock:
+                            noted.deleted.add(picture)
+                            noted.taught.pop(picture)
+                    noted.count(f"delete {answer.status_code}")
+                else:
+                    data = jpeg(48, 48, seed=1_000_000 * (number + 1) + serial)
+                    answer = client.post(
+                        f"/models/{model}/examples", files=[("files", ("a.jpg", data))], data={"class": name}
+                    )
+                    if answer.status_code == 201:
+                        for one in answer.json()["added"]:
+                            own.append(one["picture"])
+                            with noted.lock:
+                                noted.taught[one["picture"]] = name
+                        for one in answer.json()["refused"]:
+                            noted.count(f"refused: {one['reason'][:60]}")
+                    noted.count(f"teach {answer.status_code}")
+            except httpx.HTTPError as error:
+                noted.count(type(error).__name__)
+                end.wait(0.2)
+
+
+def break_service(
+    folder: Path, kills: int, *, postgres: bool, pictures: str | None = None, clients: int = 3, seed: int = 0
+) -> dict[str, Any]:
+    """Do it; what was counted. An AssertionError says what was lost."""
+    draw = random.Random(seed)
+    database = PostgresServer() if postgres else None
+    options = ["--workers", "2", "--database", database.create("wdae")] if database else []
+    options += ["--pictures", pictures] if pictures else []
+    service = RunningService(folder / "data", *options)
+    noted, end = Noted(), threading.Event()
+    try:
+        with service.client() as client:
+            model = client.get("/models").json()["items"][0]["id"]
+        threads = [
+            threading.Thread(target=teach, args=(service, model, i, noted, end, seed)) for i in range(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        killed: dict[str, int] = {}
+        kinds = ["decoder", "worker", "postgres", "server"] if database else ["decoder", "server"]
+        for number in range(kills):
+            time.sleep(draw.uniform(0.2, 2.0))
+            kind = kinds[number % len(kinds)] if kills < 10 else draw.choices(kinds, _SHARES[: len(kinds)])[0]
+            if kind == "postgres":
+                assert database is not None
+                database.kill()
+                time.sleep(draw.uniform(0, 1))
+                database.start()
+            elif kind == "server":
+                service.kill()
+                service.start(wait=0)
+            else:
+                found = service.decoders() if kind == "decoder" else service.workers()
+                if not found:  # it is just being started
+                    continue
+                try:
+                    os.kill(draw.choice(found), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            killed[kind] = killed.get(kind, 0) + 1
+            service.wait()
+        end.set()
+        for thread in threads:
+            thread.join()
+        if kills >= 10:
+            service.kill()  # once more, so that what we see comes from disk
+            service.start()
+        lost = check(service, model, noted)
+        assert not lost, f"{len(lost)} lost or not deleted: {lost[:5]}"
+        return {
+            "killed": killed,
+            "taught": len(noted.taught),
+            "deleted": len(noted.deleted),
+            "answers": dict(sorted(noted.answers.items())),
+        }
+    finally:
+        end.set()
+        service.stop()
+        if database:
+            database.stop()
+
+
+def check(service: RunningService, model: str, noted: Noted) -> list[str]:
+    """What is not as it was acknowledged."""
+    faults = []
+    with service.client() as client:
+        classes = {one["name"]: one["id"] for one in client.get(f"/models/{model}").json()["added"]}
+        there: dict[str, str] = {}
+        for name, class_id in classes.items():
+            offset = 0
+            while items := client.get(
+                f"/models/{model}/classes/{class_id}/examples", params={"offset": offset, "limit": 1000}
+            ).json()["items"]:
+                there |= {one["picture"]: name for one in items}
+                offset += len(items)
+        for picture, name in noted.taught.items():
+            if picture in noted.doubtful:
+                continue
+            if there.get(picture) != name:
+                faults.append(f"{picture} is no example of {name}")
+                continue
+            got = client.get(f"/models/{model}/pictures/{picture}")
+            if got.status_code != 200 or hashlib.sha256(got.content).hexdigest() != picture:
+                faults.append(f"{picture} is not what was stored ({got.status_code})")
+        for picture in noted.deleted:
+            if picture in there or client.get(f"/models/{model}/pictures/{picture}").status_code != 404:
+                faults.append(f"{picture} was deleted for good and is there")
+        store = service.data / "pictures" / model
+        if store.is_dir():
+            until = time.monotonic() + 20  # what killed processes left is removed soon after the start
+            while (
+                stray := {file.stem for file in store.iterdir() if file.suffix == ".jpg"} - set(there)
+            ) and (time.monotonic() < until):
+                time.sleep(0.2)
+            faults += [f"{picture} lies in the store, an example of nothing" for picture in stray]
+    return faults
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="wdae-break-") as folder:
+        found = break_service(
+            Path(folder), asked.kills, postgres=asked.postgres, clients=asked.clients, seed=asked.seed
+        )
+    print({"seconds": round(time.monotonic() - start)} | found)
+
+
+if __name__ == "__main__":
+    main()
