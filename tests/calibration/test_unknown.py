@@ -124,7 +124,7 @@ def test_a_model_keeps_its_detector(
         wanted = [one.unknown for one in predictions(model, rows, 1, rate)]
         assert [one.unknown for one in predictions(again, rows, 1, rate)] == wanted
         assert any(wanted) == (rate > 0)
-    said = summary(again, tmp_path / "model")["unknown"]
+    said = summary(tmp_path / "model")["unknown"]
     assert "never seen" in said and "noise" in said and "5 %" in said
 
 

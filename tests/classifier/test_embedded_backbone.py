@@ -317,7 +317,9 @@ class TestWhatShips:
 
 def test_the_ready_model_tells_pictures_of_nothing(tmp_path: Path) -> None:
     model = embedded_model()
-    assert model.base.detector is not None and "never seen" in unknown_in_words(model.base)
+    assert model.base.detector is not None and "never seen" in unknown_in_words(
+        model.base.calibration.figures, True
+    )
     assert model.backbone is not None
     for kind, files in draw_outliers(tmp_path, 4, seed=99).items():
         found = predictions(model, model.backbone.features(files))

@@ -27,9 +27,9 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_learn(torn: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["learn", str(torn / "photos"), "-o", str(torn / "m"), "--backbone", NAME]
     words += ["--method", "initial-estimate"]
-    assert run_app(root(), words) == 2
+    assert run_app(root(), [*words, "--strict"]) == 2
     assert "torn.png" in capsys.readouterr().err
-    assert run_app(root(), [*words, "--skip-broken"]) == 0
+    assert run_app(root(), words) == 0
     assert "left out, cannot be read" in (said := capsys.readouterr().err) and said.count("torn.png") == 1
     assert int(load(torn / "m", trust=NAME).base.counts.sum()) == 18
 
@@ -37,6 +37,8 @@ def test_learn(torn: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("stream", [[], ["--stream", "true"]])
 def test_extract(torn: Path, stream: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["extract", "--data", str(torn / "photos"), "-o", str(torn / "bank"), "--backbone", NAME, *stream]
-    assert run_app(root(), [*words, "--skip-broken", "true"]) == 0
+    assert run_app(root(), [*words, "--skip-broken", "false"]) == 2
+    assert "torn.png" in capsys.readouterr().err
+    assert run_app(root(), words) == 0
     assert capsys.readouterr().err.count("torn.png") == 1
     assert len(FeatureBank.open(torn / "bank").labels) == 18

@@ -92,16 +92,19 @@ def test_one_unreadable_picture_among_five(
     broken = new / "orange" / "0-2.png"
     broken.write_bytes(broken.read_bytes()[:60])
     before = (model / "model.json").read_bytes()
-    status, output = run(capsys, "add", model, new)
-    assert status == 2 and "0-2.png" in output and "--skip-broken" in output
+    status, output = run(capsys, "add", model, new, "--strict")
+    assert status == 2 and "0-2.png" in output and "--strict" in output
     assert (model / "model.json").read_bytes() == before
-    status, output = run(capsys, "add", model, new, "--skip-broken")
-    assert status == 0 and "0-2.png" in output
+    status, output = run(capsys, "add", model, new)
+    assert status == 0 and "0-2.png" in output and "1 picture was left out; with --strict" in output
     assert load(model).shots("orange") == 4
-    status, output = run(capsys, "predict", model, new)
-    assert status == 2 and "0-2.png" in output
-    status, _ = run(capsys, "predict", model, new, "--skip-broken")
-    assert status == 0
+    for command in (("predict", model, new), ("evaluate", model, new)):
+        status, output = run(capsys, *command, "--strict")
+        assert status == 2 and "0-2.png" in output
+        status, output = run(capsys, *command)
+        assert status == 0 and output.count("0-2.png") == 1
+    status, output = run(capsys, "predict", model, broken)
+    assert status == 2 and "0-2.png" in output and "0 others" in output
 
 
 def test_zero_shots_other_sizes_and_values_that_are_not_numbers(learned: Path) -> None:

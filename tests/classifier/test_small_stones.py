@@ -244,10 +244,11 @@ def test_one_broken_picture_does_not_silence_the_others(
     (pictures / "note.txt").write_text("hello")
     (pictures / "torn.png").write_bytes(b"hello")
     status, out, error = run(capsys, "predict", model, pictures / "*")
-    assert status == 2 and len(out.splitlines()) == 3
-    assert "torn.png" in error and "note.txt" in error and "--skip-broken" in error and "b'" not in error
-    status, out, error = run(capsys, "predict", model, pictures / "*", "--skip-broken")
     assert status == 0 and len(out.splitlines()) == 3 and error.count("left out, cannot be read") == 2
+    assert "torn.png" in error and "note.txt" in error and "--strict" in error and "b'" not in error
+    status, out, error = run(capsys, "predict", model, pictures / "*", "--strict")
+    assert status == 2 and len(out.splitlines()) == 3 and error.count("left out, cannot be read") == 2
+    assert run(capsys, "predict", model, pictures / "*", "--skip-broken")[0] == 0  # as it was said before
 
 
 def test_slips_are_told_before_torch_is_loaded(model: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from wdae.methods.records import QUANTILES, SHOTS, WAYS, interpolate
 Array = npt.NDArray[Any]
 OUTLIER_SHARE = 0.1
 """Of all false alarms, the share that may come of the test for pictures of nothing."""
+RATE = 0.05
+"""The rate of false alarms, and of warnings, that figures are measured at."""
 STRAYS = (3, 5, 10)
 """Numbers of examples among which one may be a stray."""
 STEEPEST = 3.0

@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from wdae.calibration.familiarity import OUTLIER_SHARE, check_kept
+from wdae.calibration.familiarity import RATE as RATE
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
 from wdae.methods.calibration import WAYS, interpolate, step_for
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
-
-RATE = 0.05
-"""The rate of false alarms, and of warnings, that figures are measured at."""
-
 
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""

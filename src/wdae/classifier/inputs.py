@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from wdae.classifier.light.sources import FEATURE_SUFFIXES, find_pictures
+from wdae.classifier.light.sources import is_feature_file as is_feature_file
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
 from wdae.errors import DataError, ModelError, listed
 from wdae.printing import warn
 from wdae.runs.progress import progress
-
-FEATURE_SUFFIXES = frozenset({".npz", ".npy", ".safetensors", ".csv", ".tsv", ".h5", ".hdf5"})
 
 
 @dataclass
@@ -26,11 +26,6 @@ class Examples:
     sources: dict[str, list[str]] = field(default_factory=dict)
     pictures: dict[str, Tensor] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
-
-
-def is_feature_file(path: Path) -> bool:
-    """Whether a path is a file of features, by its suffix."""
-    return path.suffix.lower() in FEATURE_SUFFIXES and path.is_file()
 
 
 def read_examples(
@@ -53,7 +48,7 @@ def read_examples(
             return Examples({class_name: rows}, {class_name: names})
         for source in sources:
             _refuse_class_folders(source, class_name)
-        files = _pictures(sources)
+        files = find_pictures(sources)
         return _embedded(model, files, [class_name] * len(files), skip_broken)
     if len(sources) > 1:
         raise DataError(
@@ -73,36 +68,6 @@ def read_features(path: Path) -> Tensor:
     from wdae.bank.labelled import find_features
 
     return torch.from_numpy(find_features(read_arrays(path), path, ndims=(2,)).astype("float32"))
-
-
-def stream_items(
-    model: Model, sources: Sequence[Path], unreadable: list[str] | None = None
-) -> Iterator[tuple[list[str], Tensor]]:
-    """Names and features of everything given, a batch at a time; pictures are read as they are needed.
-
-    Args:
-        unreadable: gets what cannot be read; without, that is an error.
-    """
-    if not sources:
-        raise DataError("nothing to classify; give pictures, folders of pictures, or a file of features")
-    for source in sources:
-        if is_feature_file(source):
-            rows = read_features(source)
-            for start in range(0, len(rows), 1024):
-                some = rows[start : start + 1024]
-                yield [f"{source} row {start + i}" for i in range(len(some))], some
-    files = _pictures([source for source in sources if not is_feature_file(source)])
-    if not files:
-        return
-    images = files_as_set(files)
-    with progress(len(files), "classifying", "pictures") as bar:
-        left = set(range(len(files)))
-        for piece in _backbone(model).embed(images, skip_broken=unreadable is not None):
-            yield [images.describe(row) for row in piece.rows.tolist()], piece.features
-            left -= set(piece.rows.tolist())
-            bar.update(len(piece.rows))
-    if unreadable is not None:
-        unreadable += [images.describe(row) for row in sorted(left)]
 
 
 def _backbone(model: Model) -> PictureBackbone:
@@ -194,25 +159,3 @@ def _class_folders(root: Path) -> tuple[list[str], list[str]]:
     if others:
         warn(f"warning: {left_out(others)}")
     return files, labels
-
-
-def _pictures(sources: Sequence[Path]) -> list[str]:
-    """The picture files among files and, at any depth, in folders."""
-    from wdae.data.decode import SUFFIXES
-    from wdae.data.findings import left_out
-
-    files: list[str] = []
-    for source in sources:
-        if source.is_dir():
-            every = sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith("."))
-            inside = [str(p) for p in every if p.suffix.lower() in SUFFIXES]
-            others = [str(p) for p in every if p.suffix.lower() not in SUFFIXES]
-            if not inside:
-                rest = f"; {left_out(others)}" if others else ""
-                raise DataError(f"{source} has no pictures; accepted: {', '.join(sorted(SUFFIXES))}{rest}")
-            if others:
-                warn(f"warning: {left_out(others)}")
-            files += inside
-        else:
-            files.append(str(source))
-    return files

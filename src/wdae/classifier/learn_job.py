@@ -84,7 +84,7 @@ class LearnJob(Config):
     """Passes over the pictures to train it."""
     size: int = Field(84, ge=8)
     """Side to which pictures are scaled to train it."""
-    skip_broken: bool = False
+    skip_broken: bool = True
     """Leave unreadable pictures out."""
     config: LearnConfig = LearnConfig()
     """What is not a matter of the recipe."""

@@ -15,7 +15,7 @@ from wdae.calibration.unknown import Added
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.head import Head, check_share
 from wdae.classifier.history import History, State
-from wdae.classifier.names import check_name, has_separator, shorten, unknown_classes
+from wdae.classifier.names import check_name, has_separator, removable, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
 from wdae.methods.base import Support, WeightScorer
@@ -204,19 +204,7 @@ class Model:
 
     def remove(self, names: Sequence[str]) -> None:
         """Forget added classes; a base class cannot be removed."""
-        names = list(dict.fromkeys(names))
-        if not names:
-            raise ModelError("no classes to remove; name at least one")
-        base = [name for name in names if name in self._base_index]
-        if base:
-            raise ModelError(
-                f"{shorten(base[0])!r} is a base class, part of what the model was learned from, and cannot"
-                " be removed; classes that were added can"
-            )
-        missing = [name for name in names if name not in self._state]
-        if missing:
-            raise unknown_classes(missing, self.added, "added class")
-        self._go(self.history.extended("remove", {}, names))
+        self._go(self.history.extended("remove", {}, removable(names, self._base_index, self.added)))
 
     def merge(self, names: Sequence[str], into: str) -> None:
         """Give the examples of added classes to another class, which may be a base class; they go."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from wdae.errors import ModelError, nearest
 from wdae.printing import printable
@@ -100,3 +100,20 @@ def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> Mo
     first = next(iter(asked))
     hint = nearest(first, known) or "; none was added yet"
     return ModelError(f"no {what} is called {shorten(first)!r}{hint}")
+
+
+def removable(names: Iterable[str], base: Collection[str], added: Sequence[str]) -> list[str]:
+    """The classes to remove, each once; a base class and one that is not there are errors."""
+    names = list(dict.fromkeys(names))
+    if not names:
+        raise ModelError("no classes to remove; name at least one")
+    learned = [name for name in names if name in base]
+    if learned:
+        raise ModelError(
+            f"{shorten(learned[0])!r} is a base class, part of what the model was learned from, and cannot"
+            " be removed; classes that were added can"
+        )
+    missing = [name for name in names if name not in added]
+    if missing:
+        raise unknown_classes(missing, added, "added class")
+    return names

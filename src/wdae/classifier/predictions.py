@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,72 +12,19 @@ from torch import Tensor
 from wdae.calibration.probabilities import calibration_error
 from wdae.calibration.unknown import Added, Detector
 from wdae.classifier.head import Head
+from wdae.classifier.light.answers import Prediction as Prediction
+from wdae.classifier.light.answers import csv_line
 from wdae.classifier.model import Model
-from wdae.classifier.names import UNKNOWN, shorten, unknown_classes
+from wdae.classifier.names import shorten, unknown_classes
 from wdae.errors import RecipeError
 from wdae.evaluation.curve import Curve, base_novel_curve
 from wdae.methods.calibration import HALF, log_odds
-from wdae.printing import cell, csv_cell, json_text, printable
+from wdae.printing import cell
 
 _SHOWN = 3
 CANDIDATES = 64
 """Base classes that are scored where an index finds them."""
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The likeliest classes with their probabilities, the best first."""
-
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    unknown: bool
-    candidates: int | None = None
-    """Of very many classes, how many an index found to be scored; the others' share is estimated."""
-
-    def fields(self, name: str) -> list[str]:
-        """The item, "known" or "unknown", then for each class its name and its probability."""
-        shown = [(c, f"{p:.1%}") for c, p in zip(self.classes, self.probabilities, strict=True)]
-        return [name, UNKNOWN if self.unknown else "known", *(text for pair in shown for text in pair)]
-
-    def as_line(self, name: str) -> str:
-        """For people, and for cut and awk: tab-separated, the same columns for every item."""
-        return "\t".join(map(printable, self.fields(name)))
-
-    def as_csv(self, name: str) -> str:
-        """For spreadsheets: a line of the table that :func:`csv_heading` heads."""
-        shown = [
-            text for c, p in zip(self.classes, self.probabilities, strict=True) for text in (c, f"{p:.6f}")
-        ]
-        return csv_line([name, int(self.unknown), *shown])
-
-    def as_json(self, name: str) -> str:
-        """For programs: one line."""
-        found = [
-            {"class": c, "probability": round(p, 6)}
-            for c, p in zip(self.classes, self.probabilities, strict=True)
-        ]
-        bounded = {} if self.candidates is None else {"candidates": self.candidates}
-        return json_text({"item": name, "unknown": self.unknown, "predictions": found, **bounded})
-
-
-def csv_heading(top: int) -> str:
-    """The first line of predictions as CSV.
-
-    >>> csv_heading(2)
-    'item,unknown,class,probability,class_2,probability_2'
-    """
-    marks = ["", *(f"_{i}" for i in range(2, top + 1))]
-    return csv_line(
-        ["item", "unknown", *(f"{word}{mark}" for mark in marks for word in ("class", "probability"))]
-    )
-
-
-def csv_line(cells: Iterable[Any]) -> str:
-    """Cells as a line of CSV, without its end."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow([csv_cell(value) for value in cells])
-    return out.getvalue()
 
 
 def predictions(
@@ -118,6 +63,29 @@ def predictions(
         Prediction(tuple(head.names[c] for c in classes), tuple(values), no, likely)
         for classes, values, no in zip(named.tolist(), best.values.tolist(), unknown, strict=True)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class TorchAnswers:
+    """A model asked as :class:`wdae.classifier.light.answers.Answers` is, for one that needs torch."""
+
+    model: Model
+    expect: float | None = None
+    only: Sequence[str] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes in question."""
+        return self.model.head_for(only=self.only).names
+
+    def asked(self, *, expect: float | None = None, only: Sequence[str] | None = None) -> TorchAnswers:
+        """For a question of its own."""
+        return TorchAnswers(self.model, expect, only)
+
+    def predictions(self, features: Any, top: int = 1, false_alarms: float = 0.05) -> list[Prediction]:
+        """The ``top`` classes of each of the features ``[M, D]``, an array."""
+        rows = torch.from_numpy(features)
+        return predictions(self.model, rows, top, false_alarms, expect=self.expect, only=self.only)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ leaves the old state, after it the new one. docs/formats.md describes the format
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,22 @@ from wdae.calibration.pseudo_novel import Weighing
 from wdae.calibration.unknown import Detector
 from wdae.classifier.base_knowledge import MOST_KEPT, BaseKnowledge, HeldOut
 from wdae.classifier.history import History
-from wdae.classifier.light.manifest import BACKBONE, BASE, BASE_1, INDEX, METHOD, ExampleFile, ModelManifest
+from wdae.classifier.light.answers import Answers
+from wdae.classifier.light.folder import HEAD, ModelFolder, head_file
+from wdae.classifier.light.manifest import (
+    BACKBONE,
+    BASE,
+    BASE_1,
+    INDEX,
+    METHOD,
+    ExampleFile,
+    ModelManifest,
+    names_in,
+)
 from wdae.classifier.light.manifest import is_model as is_model
 from wdae.classifier.model import Example, Model
 from wdae.classifier.picture_backbone import PictureBackbone
+from wdae.classifier.predictions import TorchAnswers
 from wdae.errors import ModelError, StorageError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
@@ -37,7 +49,7 @@ from wdae.storage.lock import PATIENCE, alone
 from wdae.storage.tensors import save_tensors
 from wdae.storage.trust import Trust
 
-_LONGEST = 1_000  # letters of a base class's name
+_MOST_HEADS, _MOST_HEAD_BYTES = 8, 2**26  # states whose classifiers a folder keeps
 
 
 def save(model: Model, path: str | Path, *, half: bool = False) -> None:
@@ -71,6 +83,7 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> None:
         blocks: list[dict[str, Any]] = []
         if model.examples:
             blocks.append(_write_examples(folder, 1, model.examples, files))
+        _write_head(folder, model, files)
         _write_manifest(folder, model, blocks, files)
 
 
@@ -101,8 +114,10 @@ def _commit(folder: Path, manifest: ModelManifest, model: Model, n_examples: int
         files |= _write_base(folder, model.base)
     if len(model.examples) > n_examples:
         blocks.append(_write_examples(folder, len(blocks) + 1, model.examples[n_examples:], files))
+    old = _write_head(folder, model, files)
     _write_manifest(folder, model, blocks, files)
-    (folder / BASE_1).unlink(missing_ok=True)
+    for name in (BASE_1, *old):
+        (folder / name).unlink(missing_ok=True)
 
 
 def load(path: str | Path, *, verify: bool = True, trust: Trust = ()) -> Model:
@@ -161,6 +176,60 @@ def changing(
         yield model
         if model.history != before:
             _commit(folder, manifest, model, n_examples)
+
+
+def _write_head(folder: Path, model: Model, files: dict[str, Any]) -> list[str]:
+    """Keep the classifier of the present state, so that who asks need not compute it, nor load torch.
+
+    Returns the files of earlier states that the manifest lists no more.
+    """
+    name = head_file(model.state, model.history.novel_share())
+    if model.base.index is not None:
+        return []  # what an index finds is scored by torch
+    if model.state and name not in files:
+        tensors = head_tensors(model)
+        if sum(tensor.nbytes for tensor in tensors.values()) > _MOST_HEAD_BYTES:
+            return []
+        save_tensors(folder / name, tensors)
+        files[name] = manifests.entry(folder / name)
+    kept = [file for file in files if file.startswith(HEAD)]
+    old = [file for file in kept[:-_MOST_HEADS] if file != name]
+    for file in old:
+        del files[file]
+    return old
+
+
+def head_tensors(model: Model) -> dict[str, Tensor]:
+    """The classifier of a model's present state: what differs from the base classes as they were learned."""
+    head, base = model.head, model.base
+    moved = torch.zeros(0, dtype=torch.int64)
+    if head.base is not base.weights:
+        moved = (head.base != base.weights).any(1).nonzero()[:, 0]
+    tensors = {
+        "rows": torch.cat([moved, torch.arange(head.n_base, len(head.names))]),
+        "weights": torch.cat([head.base[moved], head.added]),
+        "gains": head.gains,
+        "offsets": head.offsets,
+        "prior": head.prior,
+    }
+    if base.detector is not None and model.added:
+        groups = [torch.stack([e.feature for e in model.examples_of(name)]) for name in model.added]
+        known = base.detector.added(groups)
+        tensors |= {"known/means": known.means, "known/ordinary": known.ordinary}
+    return {key: tensor.float() if key != "rows" else tensor for key, tensor in tensors.items()}
+
+
+def computed_answers(folder: ModelFolder) -> Answers | TorchAnswers:
+    """What a model answers now, computed; kept in its folder where nobody else is changing it."""
+    model, manifest = _read(folder.path)
+    if model.base.index is not None:
+        return TorchAnswers(model)
+    head = {name: tensor.numpy() for name, tensor in head_tensors(model).items()}
+    if manifest.version_1 is None:  # else with its next change
+        with suppress(StorageError, OSError), alone(folder.path, 0):  # or by somebody who may write
+            if manifests.read(ModelManifest, folder.path).sha256 == manifest.sha256:
+                _commit(folder.path, manifest, model, len(model.examples))
+    return folder.answers(head)
 
 
 def _write_manifest(folder: Path, model: Model, blocks: list[dict[str, Any]], files: dict[str, Any]) -> None:
@@ -272,7 +341,7 @@ def _base(
     weights = tensors["weights"] if space is None else space.weights
     names, counts = manifest.base_classes, tensors["counts"]
     if "names" in tensors:
-        names = _names(tensors["names"])
+        names = names_in(tensors["names"].numpy())
     size = (len(names), manifest.dim)
     if weights.shape != size or counts.shape != size[:1]:
         raise ValueError(f"weights of shape {list(weights.shape)} for {len(names)} classes")
@@ -295,15 +364,6 @@ def _base(
     return BaseKnowledge(
         names, weights, counts, method, manifest.scale, graph, manifest.info, held_out, detector
     )
-
-
-def _names(letters: Tensor) -> tuple[str, ...]:
-    if letters.dtype != torch.uint8 or letters.ndim != 1:
-        raise ValueError("names that are no text")
-    names = tuple(letters.numpy().tobytes().decode().split("\n"))
-    if len(set(names)) < len(names) or max(map(len, names)) > _LONGEST:
-        raise ValueError("names that are too long, or given twice")
-    return names
 
 
 def _held_out(tensors: dict[str, Tensor], n_base: int, dim: int) -> HeldOut | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from wdae.calibration.unknown import RATE
-from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.calibration.familiarity import RATE
 from wdae.classifier.history import describe_share
-from wdae.classifier.model import Model
+from wdae.classifier.light.folder import ModelFolder
 from wdae.classifier.names import shorten
 from wdae.printing import cell, size_text
 
@@ -25,24 +25,25 @@ _LABELS = {
 }
 
 
-def summary(model: Model, path: str | Path) -> dict[str, Any]:
-    """The facts about a model in a folder, as JSON values."""
-    base, folder = model.base, Path(path)
+def summary(path: str | Path) -> dict[str, Any]:
+    """The facts about the model in a folder, as JSON values."""
+    model = ModelFolder.open(path)
+    kept, balance = model.manifest, model.calibration
     on_line = {change.number for change in model.history.line()}
     return {
         "path": str(path),
-        "dim": base.dim,
-        "base_classes": list(base.names),
+        "dim": kept.dim,
+        "base_classes": list(model.base_names),
         "added_classes": {name: model.shots(name) for name in model.added},
         "updated_base_classes": {n: model.shots(n) for n in model.state if n not in set(model.added)},
-        "backbone": None if model.backbone is None else model.backbone.card,
-        "denoiser": base.info.get("denoiser"),
-        "steps": None if base.denoiser is None else {str(k): v for k, v in base.denoiser.steps.items()},
+        "backbone": model.card,
+        "denoiser": kept.info.get("denoiser"),
+        "steps": None if model.steps is None else {str(k): v for k, v in model.steps.items()},
         "novel_share": model.novel_share,
-        "protecting": {str(k): share for k, share in sorted(base.calibration.protecting.items())},
-        "refine_base": base.denoiser is not None and base.denoiser.refine_base,
-        "figures": dict(base.calibration.figures),
-        "unknown": unknown_in_words(base),
+        "protecting": {str(k): share for k, share in sorted(balance.protecting.items())},
+        "refine_base": model.refines_base,
+        "figures": dict(balance.figures),
+        "unknown": unknown_in_words(balance.figures, model.detects),
         "head": model.history.head,
         "history": [
             {
@@ -54,8 +55,8 @@ def summary(model: Model, path: str | Path) -> dict[str, Any]:
             }
             for change in model.history.changes
         ],
-        "bytes_on_disk": sum(f.stat().st_size for f in folder.iterdir() if f.is_file()),
-        "info": {k: v for k, v in base.info.items() if k not in ("denoiser",)},
+        "bytes_on_disk": sum(f.stat().st_size for f in model.path.iterdir() if f.is_file()),
+        "info": {k: v for k, v in kept.info.items() if k not in ("denoiser",)},
     }
 
 
@@ -120,10 +121,9 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
     return f"{describe_share(None)}: by shots of a class, {by_shots}"
 
 
-def unknown_in_words(base: BaseKnowledge) -> str:
-    """What share of things that are none of its classes a model calls unknown."""
-    figures = base.calibration.figures
-    if base.detector is None:
+def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
+    """What share of things that are none of its classes a model calls unknown, by its figures."""
+    if not detects:
         return "told by the best score alone; a model that is learned anew tells it better"
     said = "nothing is known of how often it is told: too few classes to try it on"
     if "caught" in figures:

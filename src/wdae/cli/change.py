@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Device, Model, Patience, SkipBroken, check_model, check_sources, parse_share
+from wdae.cli.options import (
+    Device,
+    Model,
+    Patience,
+    SkipBroken,
+    Strict,
+    check_model,
+    check_sources,
+    parse_share,
+)
 from wdae.printing import say, warn
 
 if TYPE_CHECKING:
@@ -22,7 +31,8 @@ def add(
     *sources: Path,
     class_name: Annotated[str | None, Parameter(name=["--class", "-c"])] = None,
     update: bool = False,
-    skip_broken: SkipBroken = False,
+    strict: Strict = False,
+    skip_broken: SkipBroken = True,
     device: Device = "auto",
     patience: Patience = 60.0,
 ) -> None:
@@ -48,17 +58,18 @@ def add(
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
+    from wdae.data.findings import tell_left_out
 
     opened = load(model).on(device)
     more = "--update"
     if class_name is not None and not update:
         opened.refuse_known([class_name.strip()], more)
-    found = read_examples(opened, sources, class_name, skip_broken=skip_broken)  # others need not wait for it
+    lenient = skip_broken and not strict
+    found = read_examples(opened, sources, class_name, skip_broken=lenient)  # others need not wait for it
     if not update:
         opened.refuse_known(found.features, more)
     opened.checked(found.features, update=update)
-    for name in found.dropped:
-        warn(f"left out, cannot be read: {name}")
+    tell_left_out(found.dropped)
     with changing(model, patience=patience, opened=opened) as changed:
         head, shots = changed.head, {name: changed.shots(name) for name in found.features}
         known = changed.names
@@ -91,11 +102,10 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
         Names of classes that were added.
     """
     check_model(model)
-    from wdae.classifier.store import changing
+    from wdae.classifier.light.folder import remove_classes
 
-    with changing(model, patience=patience) as changed:
-        changed.remove(classes)
-    say(f"{model}: {_size(changed)}")
+    changed = remove_classes(model, classes, patience)
+    say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")
 
 
 def merge(

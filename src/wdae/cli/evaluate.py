@@ -14,6 +14,7 @@ from wdae.cli.options import (
     Expect,
     Json,
     Only,
+    Strict,
     check_bank,
     check_sources,
     parse_only,
@@ -29,6 +30,7 @@ def evaluate(
     *methods: str,
     expect: Expect = None,
     only: Only = None,
+    strict: Strict = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     json: Json = False,
     csv: Csv = False,
@@ -87,7 +89,7 @@ def evaluate(
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
     """
     if bank is None:
-        _evaluate_model(methods, output, json, csv, expect, only)
+        _evaluate_model(methods, output, json, csv, expect, only, strict)
         return
     if expect is not None or only is not None:
         raise ModelError("--expect and --only are for a model: wdae evaluate MODEL DIR; leave --bank out")
@@ -129,6 +131,7 @@ def _evaluate_model(
     csv: bool,
     expect: str | None,
     only: Sequence[str] | None,
+    strict: bool,
 ) -> None:
     """Classify labelled pictures or features with a model, and print the table per class and the figures."""
     if not words or not (Path(words[0]) / "model.json").exists():
@@ -144,12 +147,15 @@ def _evaluate_model(
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.predictions import measure
     from wdae.classifier.store import load
+    from wdae.data.findings import tell_left_out
     from wdae.storage.files import write_text
     from wdae.storage.records import write_json
 
     model = load(words[0])
     chosen = parse_only(only, model.names)
-    found = measure(model, read_examples(model, sources, None).features, expect=share, only=chosen)
+    examples = read_examples(model, sources, None, skip_broken=not strict)
+    tell_left_out(examples.dropped)
+    found = measure(model, examples.features, expect=share, only=chosen)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / "evaluation.json", found.as_json())

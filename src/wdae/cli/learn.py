@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from wdae.classifier.learn_job import best_recipe
-from wdae.cli.options import Device, SkipBroken, check_sources
+from wdae.cli.options import Device, SkipBroken, Strict, check_sources
 from wdae.cli.recipe import recipe_command
 from wdae.printing import warn
 from wdae.stage2.config import MetaRecipe
@@ -38,7 +38,8 @@ def learn(
     refine_base: bool | None = None,
     max_classes: int = 1000,
     weight_epochs: int = 30,
-    skip_broken: SkipBroken = False,
+    strict: Strict = False,
+    skip_broken: SkipBroken = True,
     resume: bool = False,
 ) -> None:
     """Learn a model from base classes: wdae learn photos -o model.
@@ -123,7 +124,7 @@ def learn(
         "train": train,
         "epochs": epochs,
         "size": size,
-        "skip_broken": skip_broken,
+        "skip_broken": skip_broken and not strict,
         "config.seed": 0 if recipe is None else recipe.seed,
         "config.held_out": held_out,
         "config.novel_share": novel_share,
@@ -140,4 +141,4 @@ def learn(
         if (kept := unfinished(output)).exists():
             warn(f"{kept} keeps what was done; go on with: {go_on(asked, output)}")
         raise
-    print_summary(summary(model, output))
+    print_summary(summary(output))

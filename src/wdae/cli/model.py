@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -16,13 +16,19 @@ from wdae.cli.options import (
     Model,
     Only,
     SkipBroken,
+    Strict,
     check_model,
     check_sources,
     parse_only,
     parse_share,
 )
-from wdae.errors import DataError, ModelError, listed
-from wdae.printing import json_text, say, warn
+from wdae.errors import DataError, ModelError
+from wdae.printing import json_text, say
+
+if TYPE_CHECKING:
+    from wdae.classifier.light.answers import Answers
+    from wdae.classifier.light.folder import ModelFolder
+    from wdae.classifier.predictions import TorchAnswers
 
 
 def predict(
@@ -36,7 +42,8 @@ def predict(
     json: Json = False,
     csv: Csv = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    skip_broken: SkipBroken = False,
+    strict: Strict = False,
+    skip_broken: SkipBroken = True,
     device: Device = "auto",
 ) -> None:
     """Classify pictures: wdae predict model a.jpg photos/ --top 5.
@@ -62,45 +69,52 @@ def predict(
     if not 0 <= false_alarms <= 1:
         raise ModelError(f"--false-alarms lies between 0 and 1, got {false_alarms}")
     share, sources = parse_share(expect), tuple(check_sources(sources))
-    from wdae.classifier.inputs import stream_items
-    from wdae.classifier.predictions import csv_heading, predictions
-    from wdae.classifier.store import load
+    from wdae.classifier.light.answers import csv_heading
+    from wdae.classifier.light.folder import ModelFolder
+    from wdae.classifier.light.sources import stream_items
+    from wdae.data.findings import tell_left_out
     from wdae.storage.files import atomic_file
 
-    opened = load(model).on(device)
-    chosen, unreadable = parse_only(only, opened.names), list[str]()
+    opened, unreadable = ModelFolder.open(model), list[str]()
+    chosen = parse_only(only, opened.names)
+    among = None if chosen is None else opened.chosen(chosen)
+    answers = _answers(opened).asked(expect=share, only=among)
 
     def lines() -> Iterator[str]:
         if csv:
-            yield csv_heading(min(top, len(opened.head_for(only=chosen).names)))
-        for names, features in stream_items(opened, sources, unreadable):
-            found = predictions(opened, features, top, false_alarms, expect=share, only=chosen)
+            yield csv_heading(min(top, len(answers.names)))
+        for names, features in stream_items(opened, sources, unreadable, device):
+            found = answers.predictions(features, top, false_alarms)
             for name, one in zip(names, found, strict=True):
                 yield one.as_json(name) if json else one.as_csv(name) if csv else one.as_line(name)
 
+    count = 0
     if output is None:
-        for line in lines():
+        for count, line in enumerate(lines(), start=1 - csv):  # noqa: B007
             print(line)
     else:
         with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8") as file:
             count = sum(bool(file.write(line + "\n")) for line in lines()) - csv
         say(f"{output}: {count} lines")
-    if unreadable and not skip_broken:
-        raise DataError(
-            f"cannot be read: {listed(unreadable)}; everything else was classified. Repair the pictures, or"
-            " leave them out with --skip-broken"
-        )
-    for name in unreadable:
-        warn(f"left out, cannot be read: {name}")
+    tell_left_out(unreadable)
+    if unreadable and (strict or not skip_broken or not count):
+        raise DataError(f"{len(unreadable)} pictures cannot be read; {count} others were classified")
+
+
+def _answers(folder: ModelFolder) -> Answers | TorchAnswers:
+    if folder.has_answers:
+        return folder.answers()
+    from wdae.classifier.store import computed_answers
+
+    return computed_answers(folder)
 
 
 def info(model: Model, /, *, json: Json = False) -> None:
     """Show a model's classes, shots, history, sizes and figures, and check its files."""
     check_model(model)
-    from wdae.classifier.store import load
     from wdae.classifier.summary import print_summary, summary
 
-    facts = summary(load(model), model)
+    facts = summary(model)
     if json:
         print(json_text(facts, indent=2))
     else:

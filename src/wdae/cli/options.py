@@ -27,8 +27,12 @@ Resume = Annotated[bool, Parameter(help="Go on with the run in the output folder
 """Continue an interrupted run."""
 Force = Annotated[bool, Parameter(help="Write over an existing run folder.")]
 """Replace a run."""
-SkipBroken = Annotated[bool, Parameter(help="Leave unreadable pictures out; without, they are an error.")]
+Strict = Annotated[
+    bool, Parameter(help="Pictures that cannot be read are an error; without, they are left out and named.")
+]
 """What becomes of pictures that cannot be decoded."""
+SkipBroken = Annotated[bool, Parameter(show=False)]
+"""What it was called when they were an error by default; accepted still."""
 Device = Annotated[str, Parameter(help="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")]
 """Where to compute."""
 Model = Annotated[Path, Parameter(help="The model's folder, as wdae learn makes it.")]

@@ -107,8 +107,16 @@ def left_out(others: Sequence[str]) -> str:
 
 def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64]) -> None:
     """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
-    for row in np.setdiff1d(np.arange(len(images)), read).tolist():
-        warn(f"left out, cannot be read: {images.describe(row)}")
+    tell_left_out([images.describe(row) for row in np.setdiff1d(np.arange(len(images)), read).tolist()])
+
+
+def tell_left_out(unreadable: Sequence[str]) -> None:
+    """Name every picture that was left out because it could not be read, and say how to be strict."""
+    for name in unreadable:
+        warn(f"left out, cannot be read: {name}")
+    if unreadable:
+        count = "1 picture was" if len(unreadable) == 1 else f"{len(unreadable)} pictures were"
+        warn(f"{count} left out; with --strict (wdae extract: --skip-broken false) that is an error")
 
 
 def read_csv(file: Path) -> list[list[str]]:

@@ -138,7 +138,7 @@ def stream(
             if dropped and not skip_broken:
                 raise DataError(
                     f"{image_set.name}: cannot be read: {listed(dropped)}; repair the pictures, or leave"
-                    " them out with skip_broken (--skip-broken)"
+                    " them out with skip_broken (--skip-broken; wdae learn, add: without --strict)"
                 )
             if len(kept):
                 labels = torch.from_numpy(image_set.labels[kept.numpy()])

@@ -258,10 +258,10 @@ class Result:
                 raise StorageError(f"{path} is altered: its checksum does not match; copy it again")
             with open_listed(path.parent, beside.name, data.values) as file:
                 check_digest(file, data.values, beside)
-                rows = arrays_in(file, beside)
+                rows, _ = arrays_in(file, beside)
         else:
             with open_regular(beside, follow=False) as file:
-                rows = arrays_in(file, beside)
+                rows, _ = arrays_in(file, beside)
         shapes = {(str(row.dtype), row.shape) for row in rows.values()}
         if set(rows) != set(data.metrics) or shapes != {("float32", (data.n_episodes,))}:
             raise StorageError(

@@ -78,8 +78,8 @@ class ExtractConfig(Config):
     """Decode while extracting, keeping no cache of pixels: for sets larger than the disk can spare."""
     cache_dir: Path | None = None
     """Where decoded pictures are cached."""
-    skip_broken: bool = False
-    """Leave unreadable pictures out instead of refusing the data set."""
+    skip_broken: bool = True
+    """Leave unreadable pictures out, and name them, instead of refusing the data set."""
     allow_missing: bool = False
     """Take a benchmark with classes or pictures missing."""
 

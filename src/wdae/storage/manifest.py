@@ -221,16 +221,34 @@ def read_tensors(
     """The tensors of a listed safetensors file, mapped; hashed first unless ``verify`` is off."""
     from wdae.storage.tensors import tensors_in
 
+    with _open_known(folder, manifest, name, verify) as file:
+        return tensors_in(file, Path(folder) / name)[0]
+
+
+def read_arrays(
+    folder: str | Path, manifest: Manifest, name: str, *, verify: bool = True
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """As :func:`read_tensors`, as numpy arrays and without torch; with the file's metadata."""
+    from wdae.storage.tensors import arrays_in
+
+    with _open_known(folder, manifest, name, verify) as file:
+        return arrays_in(file, Path(folder) / name)
+
+
+def _open_known(folder: str | Path, manifest: Manifest, name: str, verify: bool) -> BufferedReader:
     path = Path(folder) / name
     if name not in manifest.files:
         raise StorageError(
             f"{path} is not listed in {manifest.FILE}, so it is not read; copy the folder again"
         )
-    listed = manifest.files[name]
-    with open_listed(folder, name, listed) as file:
+    file = open_listed(folder, name, manifest.files[name])
+    try:
         if verify:
-            check_digest(file, listed, path)
-        return tensors_in(file, path)[0]
+            check_digest(file, manifest.files[name], path)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def check_digest(file: BufferedReader, listed: FileEntry, path: Path) -> None:

@@ -115,18 +115,18 @@ def tensors_in(file: BinaryIO, path: str | Path) -> tuple[dict[str, Tensor], dic
     return {name: tensor(slot) for name, slot in listed.items()}, metadata
 
 
-def arrays_in(file: BinaryIO, path: str | Path) -> dict[str, Any]:
+def arrays_in(file: BinaryIO, path: str | Path) -> tuple[dict[str, Any], dict[str, str]]:
     """As :func:`tensors_in`, as numpy arrays and without torch."""
     import numpy as np
 
-    data, listed, _ = _mapped(file, path)
+    data, listed, metadata = _mapped(file, path)
     arrays = {}
     for name, slot in listed.items():
         if slot.dtype.startswith(("bfloat", "float8")):
             raise StorageError(f"{path}: {records.shown(name)} is of type {slot.dtype}, which numpy has not")
         flat = np.frombuffer(data, dtype=slot.dtype, count=slot.n, offset=slot.start)
         arrays[name] = flat.reshape(slot.shape)
-    return arrays
+    return arrays, metadata
 
 
 class _Slot(NamedTuple):

@@ -17,6 +17,7 @@ from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text
 BASE, METHOD, BACKBONE = "base.safetensors", "method.safetensors", "backbone.safetensors"
 INDEX = "index.usearch"
 """Of very many base classes; their names are in the base file then, and not in the manifest."""
+_LONGEST = 1_000  # letters of a base class's name
 BASE_1 = "ground.safetensors"
 """Version 1 had base classes and denoiser in one file, and the method's settings in the manifest."""
 
@@ -95,6 +96,16 @@ class ModelManifest(Manifest):
     examples: tuple[ExampleFile, ...]
     version_1: MethodOfVersion1 | None = None
     index: IndexRecord | None = None
+
+
+def names_in(letters: Any) -> tuple[str, ...]:
+    """The base classes of a file that has them as text, uint8 ``[letters]``, a line each."""
+    if letters.dtype != "uint8" or letters.ndim != 1:
+        raise ValueError("names that are no text")
+    names = tuple(letters.tobytes().decode().split("\n"))
+    if len(set(names)) < len(names) or max(map(len, names)) > _LONGEST:
+        raise ValueError("names that are too long, or given twice")
+    return names
 
 
 def _upgrade_1(value: dict[str, Any], folder: Path) -> dict[str, Any]:
