@@ -23,6 +23,7 @@ from wdae.bank.format import read_manifest
 from wdae.classifier import changing, load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.model import Model
+from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.cli.main import main
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.protocol import all_way, base_classes, few_way, gather_support, take_rows
@@ -418,7 +419,11 @@ def test_embedded_backbone_and_bank() -> None:
     wanted = expected("shipped")
     backbone, facts = embedded_backbone(), wanted["backbone"]
     assert_same(backbone.card, facts["card"])
-    assert_same(backbone.features([V1 / file for file in facts["files"]]), facts["features"])
+    files = [V1 / file for file in facts["files"]]
+    assert_same(backbone.features(files), facts["features"])
+    # Models learned when it saw pictures of 84 px say so, and see as they did.
+    before = PictureBackbone({**backbone.card, "image_size": 84})
+    assert_same(before.features(files), facts["features_at_84_px"])
     bank, facts = embedded_bank(), wanted["bank"]
     assert list(bank.class_names) == facts["names"]
     assert_same(bank.cosine_scale, facts["cosine_scale"])

@@ -287,7 +287,7 @@ class TestWhatShips:
         inside = wdae.classifier.picture_backbone.BACKBONE.rglob("*")
         assert sum(file.stat().st_size for file in inside if file.is_file()) <= 20e6  # with the ready model
         backbone = embedded_backbone()
-        assert backbone.image_size == 84 and backbone.dim == 400 and len(backbone.class_names) == 64
+        assert backbone.image_size == 72 and backbone.dim == 400 and len(backbone.class_names) == 64
         assert "house finch" in backbone.class_names
 
     def test_everything_that_ships_fits_a_wheel(self) -> None:

@@ -225,7 +225,7 @@ def embedded_backbone() -> PictureBackbone:
 
     >>> backbone = embedded_backbone()
     >>> backbone.image_size, backbone.dim, len(backbone.class_names), backbone.class_names[:2]
-    (84, 400, 64, ('house finch', 'robin'))
+    (72, 400, 64, ('house finch', 'robin'))
     """
     from wdae.backbones.preprocessing import Preprocessing
     from wdae.stage1.model_file import WEIGHTS, load_model
@@ -256,7 +256,7 @@ def load_backbone(
 
     >>> backbone = load_backbone("embedded")
     >>> backbone.dim, backbone.image_size
-    (400, 84)
+    (400, 72)
     """
     options = dict(options or {})
     if name.startswith("onnx:"):  # which may say nothing of it itself
