@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wdae.methods import WDAE, InitialEstimate, Method
     from wdae.nn import Denoiser
     from wdae.parts import Part
+    from wdae.serve.client import Client
     from wdae.stage2.config import MetaRecipe
     from wdae.stage2.train import train as train_denoiser
     from wdae.synthetic import synthetic_bank
@@ -68,10 +69,13 @@ _HOMES = {
     "load_backbone": "wdae.classifier.picture_backbone",
     "embedded_backbone": "wdae.classifier.embedded",
     "embedded_model": "wdae.classifier.embedded",
+    # a service elsewhere
+    "Client": "wdae.serve.client",
 }
 
 __all__ = [
     "WDAE",
+    "Client",
     "CompareRecipe",
     "Denoiser",
     "EpisodeSampler",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -60,3 +63,23 @@ def teach(client: TestClient, model: str, **classes: list[bytes]) -> dict[str, A
     assert taught.status_code == 201, taught.text
     found: dict[str, Any] = taught.json()
     return found
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """The address of a service that a real server runs in a thread of this process."""
+    database = Database(settings.database_url)
+    database.migrate()
+    database.close()
+    config = uvicorn.Config(create_app(settings), port=0, log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < until
+        time.sleep(0.01)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    yield f"http://{host}:{port}"
+    server.should_exit = True
+    thread.join(30)

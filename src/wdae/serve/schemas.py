@@ -13,16 +13,22 @@ PictureIds = Annotated[list[Annotated[str, Field(max_length=64)]], Field(min_len
 
 
 class Schema(BaseModel):
-    """What all have in common: nothing unknown is accepted."""
+    """What all have in common. Of answers, a client leaves out what a later service adds."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class Given(Schema):
+    """What is given: nothing unknown is accepted."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _example(value: dict[str, Any]) -> ConfigDict:
-    return ConfigDict(extra="forbid", populate_by_name=True, json_schema_extra={"examples": [value]})
+    return ConfigDict(json_schema_extra={"examples": [value]})
 
 
-class NewModel(Schema):
+class NewModel(Given):
     """A model to be made."""
 
     model_config = _example({"name": "my animals", "starting": "resnet12"})
@@ -31,7 +37,7 @@ class NewModel(Schema):
     starting: Annotated[str, Field(max_length=64)] = "resnet12"
 
 
-class ModelChange(Schema):
+class ModelChange(Given):
     """What to change of a model; ``novel_share`` null: as learned, no more than base classes can bear."""
 
     model_config = _example({"name": "our animals", "novel_share": 0.2})
@@ -144,7 +150,7 @@ class Classes(Schema):
     items: list[Class]
 
 
-class NewClass(Schema):
+class NewClass(Given):
     """A class to be made, or the new name of one."""
 
     model_config = _example({"name": "okapi"})
@@ -152,7 +158,7 @@ class NewClass(Schema):
     name: Name
 
 
-class Merge(Schema):
+class Merge(Given):
     """Classes (ids) whose examples go to another one; they go."""
 
     model_config = _example({"from": ["7d0c2f1b9e8a4f66"], "into": "b12"})
@@ -185,8 +191,6 @@ class AddedExample(Schema):
     class_: str = Field(alias="class", description="the class's name")
     class_id: str
     file: str
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class RefusedFile(Schema):
@@ -243,7 +247,7 @@ class Examples(Schema):
     items: list[Example]
 
 
-class Move(Schema):
+class Move(Given):
     """Pictures that become examples of another class, which is made where there is none of that name."""
 
     model_config = _example({"pictures": [PICTURE], "to": "zebra"})
@@ -252,7 +256,7 @@ class Move(Schema):
     to: Name
 
 
-class Removal(Schema):
+class Removal(Given):
     """Pictures that are to be no examples any more; ``forever``: gone from history and storage too."""
 
     model_config = _example({"pictures": [PICTURE], "forever": False})
@@ -268,8 +272,6 @@ class Probability(Schema):
     kind: Kind
     probability: float
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
 
 class Near(Schema):
     """An example, its class, and its cosine with the picture."""
@@ -277,8 +279,6 @@ class Near(Schema):
     picture: str
     class_: str = Field(alias="class")
     cosine: float
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 _ANSWER = {
@@ -358,7 +358,7 @@ class History(Schema):
     items: list[RevisionOut]
 
 
-class Undo(Schema):
+class Undo(Given):
     """Where to: the number of a revision (0: as it started); without, one step back."""
 
     model_config = _example({"to": 1})
@@ -413,8 +413,6 @@ class ExpectedOut(Schema):
 class ConfusedWith(Schema):
     """Another class, and the share of pictures of the two that are taken for each other."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
     class_: str = Field(alias="class")
     share: float
 
@@ -428,8 +426,6 @@ class Stray(Schema):
 
 class ClassInsight(Schema):
     """What is known of an added class."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     class_: str = Field(alias="class")
     class_id: str
@@ -473,8 +469,6 @@ class Insight(Schema):
 class Point(Schema):
     """The place of a class in the map, from 0 to 1."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
     class_: str = Field(alias="class")
     class_id: str
     kind: Kind
@@ -509,8 +503,6 @@ class ChangedPicture(Schema):
 
 class TakenOut(Schema):
     """An added class, and how many held-out pictures of base classes it took."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     class_: str = Field(alias="class")
     pictures: int
@@ -584,3 +576,44 @@ class Next(Schema):
     revision: int
     items: list[NextItem]
     refused: list[RefusedFile]
+
+
+_JOB: dict[str, Any] = {
+    "id": "0a1b2c3d4e5f60718293a4b5",
+    "kind": "import_zip",
+    "model": "4b1d5c0e8f7a2936",
+    "state": "running",
+    "done": 300,
+    "total": 1200,
+    "message": "300 of 1200 pictures",
+    "result": {"added": 298, "refused_count": 2},
+    "who": "local",
+    "created": "2026-01-02T03:04:05+00:00",
+    "updated": "2026-01-02T03:04:15+00:00",
+}
+
+
+class JobOut(Schema):
+    """A job; ``state`` is queued, running, done, failed or cancelled."""
+
+    model_config = _example(_JOB)
+
+    id: str
+    kind: str
+    model: str | None
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    done: int
+    total: int
+    message: str
+    result: dict[str, Any] | None
+    who: str
+    created: str
+    updated: str
+
+
+class JobsOut(Schema):
+    """Jobs, the newest first."""
+
+    model_config = _example({"items": [_JOB]})
+
+    items: list[JobOut]

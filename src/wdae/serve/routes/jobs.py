@@ -12,62 +12,20 @@ from typing import Annotated, Any, Literal
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
 from fastapi.responses import StreamingResponse
-from pydantic import ConfigDict
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from wdae.classifier.names import check_name
 from wdae.serve.database.tables import JobRow
 from wdae.serve.jobs import DONE, ENDED, new_job_id
 from wdae.serve.problems import ConflictError, ProblemError
-from wdae.serve.schemas import Schema
+from wdae.serve.schemas import JobOut, JobsOut
 from wdae.serve.service import Admin, Here, ModelId, Reader, Service, Teacher
 from wdae.serve.uploads.archives import count_files
 
 router = APIRouter(tags=["jobs"])
 
 _EVERY = 0.5  # seconds between looks at a job that is watched
-_JOB: dict[str, Any] = {
-    "id": "0a1b2c3d4e5f60718293a4b5",
-    "kind": "import_zip",
-    "model": "4b1d5c0e8f7a2936",
-    "state": "running",
-    "done": 300,
-    "total": 1200,
-    "message": "300 of 1200 pictures",
-    "result": {"added": 298, "refused_count": 2},
-    "who": "local",
-    "created": "2026-01-02T03:04:05+00:00",
-    "updated": "2026-01-02T03:04:15+00:00",
-}
-
-
-class JobOut(Schema):
-    """A job; ``state`` is queued, running, done, failed or cancelled."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_JOB]})
-
-    id: str
-    kind: str
-    model: str | None
-    state: Literal["queued", "running", "done", "failed", "cancelled"]
-    done: int
-    total: int
-    message: str
-    result: dict[str, Any] | None
-    who: str
-    created: str
-    updated: str
-
-
-class JobsOut(Schema):
-    """Jobs, the newest first."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"items": [_JOB]}]})
-
-    items: list[JobOut]
-
-
-JobId = Annotated[str, Path(max_length=64, description="id of a job", examples=[_JOB["id"]])]
+JobId = Annotated[str, Path(max_length=64, description="id of a job", examples=["0a1b2c3d4e5f60718293a4b5"])]
 Zip = Annotated[UploadFile, File(description="a zip of pictures")]
 
 
