@@ -24,6 +24,7 @@ NEWER = (
     "  anchors: 0\n",
     "  prior: 0.3\n",
     "  split_held_out: false\n",
+    "  groups: 1\n",
 )
 META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]
 

@@ -21,7 +21,8 @@ def train(
     """Train a denoiser of class weights on a feature bank (stage 2).
 
     The run folder gets the resolved recipe, metrics, the model, test results beside the initial
-    estimate, plots and report.html.
+    estimate, plots and report.html. Under torchrun, processes share out the groups of each step
+    (--training.groups).
 
     Parameters
     ----------
@@ -33,13 +34,23 @@ def train(
 
     from wdae.bank import FeatureBank
     from wdae.runs.run import Run
-    from wdae.stage2.run import run_training
+    from wdae.runtime.distributed import join
+    from wdae.stage2.run import CHECKPOINT, fit_method, run_training
 
     features = FeatureBank.open(bank)
-    if resume:
-        run = Run.resume(output)
-        recipe = run.recipe(MetaRecipe)
-    else:
-        run = Run.create(output, recipe, seed=recipe.seed, force=force)
-    table = run_training(run, recipe, features, resume=resume)
+    with join(recipe.device) as team:
+        if not team.is_main:  # it works on the main process's run, and leaves the rest to it
+            checkpoint = output / CHECKPOINT
+            recipe = MetaRecipe.model_validate_json(team.text_from_main())
+            fit_method(
+                recipe, features, team=team, checkpoint=checkpoint, resume=resume and checkpoint.exists()
+            )
+            return
+        if resume:
+            run = Run.resume(output)
+            recipe = run.recipe(MetaRecipe)
+        else:
+            run = Run.create(output, recipe, seed=recipe.seed, force=force)
+        team.text_from_main(recipe.model_dump_json())
+        table = run_training(run, recipe, features, resume=resume, team=team)
     Console().print(table.rich(caption=f"report: {run.report}"))

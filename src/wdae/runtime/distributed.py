@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,6 +49,34 @@ class Team:
             dist.all_reduce(values)
             values /= self.size
         return values
+
+    def from_main(self, values: Sequence[float]) -> list[float]:
+        """The main process's numbers, on every process; there are as many everywhere."""
+        if self.size == 1:
+            return list(values)
+        shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        dist.broadcast(shared, src=0)
+        found: list[float] = shared.tolist()
+        return found
+
+    def text_from_main(self, text: str = "") -> str:
+        """The main process's text, on every process."""
+        if self.size == 1:
+            return text
+        (length,) = self.from_main([len(text.encode())])
+        letters = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
+        if self.is_main:
+            letters.copy_(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
+        dist.broadcast(letters, src=0)
+        return bytes(letters.cpu().numpy().tobytes()).decode()
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, each with as many, in the order of their ranks."""
+        if self.size == 1:
+            return rows
+        found = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(found, rows)
+        return torch.cat(found)
 
     def agree(self, flag: bool) -> bool:
         """The main process's answer, on every process."""

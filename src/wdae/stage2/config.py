@@ -69,6 +69,9 @@ class TrainingConfig(Config):
     """Optimiser steps."""
     episodes_per_step: int = Field(8, ge=1)
     """Episodes in a step."""
+    groups: int = Field(1, ge=1)
+    """Groups that a step's episodes are split into, each with BatchNorm statistics of its own; the processes
+    of torchrun share them out, and any number of processes comes to the same result."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     """sgd with Nesterov momentum, or adam (AdamW)."""
     learning_rate: float = Field(0.01, gt=0)

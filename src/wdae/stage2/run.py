@@ -30,6 +30,7 @@ from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runs.run import Run, exclusively
 from wdae.runtime.device import pick_device
+from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.learner import as_method
@@ -41,7 +42,9 @@ CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
 @exclusively
-def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> Method:
+def train_method(
+    run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False, team: Team | None = None
+) -> Method:
     """:func:`fit_method` in a run folder, which gets checkpoints, metrics and the model."""
     checkpoint = run.path / CHECKPOINT
     done = 0
@@ -58,6 +61,7 @@ def train_method(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: boo
             resume=resume and checkpoint.exists(),
             log=lambda line: run.log(**line),
             on_progress=bar.update,
+            team=team,
         )
     save_method(run.path / MODEL, method, recipe.method or "")
     return method
@@ -69,10 +73,13 @@ def fit_method(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptio
         learned = train_learned(recipe, bank, **options)
         balance_learned(learned, recipe, to_fit(bank, recipe.evaluation))
         return learned
-    device = pick_device(recipe.device)
+    team = options.get("team")
+    device = pick_device(recipe.device) if team is None else team.device
     space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
     bank = bank if space is None else in_space(bank, space)
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
+    if team is not None and not team.is_main:
+        return method
     tune_method(method, recipe, to_fit(bank, recipe.evaluation))
     method.posterior = posterior_of(recipe.evaluation, bank, recipe.seed, device)
     method.space = space
@@ -162,9 +169,11 @@ def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
     method.steps, method.balance = tuned.steps, tuned.balance
 
 
-def run_training(run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False) -> ResultTable:
+def run_training(
+    run: Run, recipe: MetaRecipe, bank: FeatureBank, *, resume: bool = False, team: Team | None = None
+) -> ResultTable:
     """Train a recipe on a bank, evaluate it beside the initial estimate, and write everything down."""
-    method = train_method(run, recipe, bank, resume=resume)
+    method = train_method(run, recipe, bank, resume=resume, team=team)
     return report_methods(run, [method], recipe, bank)
 
 

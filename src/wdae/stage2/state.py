@@ -126,4 +126,6 @@ def _identity(recipe: MetaRecipe) -> dict[str, Any]:
     """What two recipes must share for one to resume the other."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
     method = ("precision", "denoiser") if recipe.method is None else ("method", "options")
+    if recipe.training.groups == 1:  # as it was before there were groups
+        del data["training"]["groups"]
     return {key: data[key] for key in ("seed", *method, "training")}

@@ -11,7 +11,7 @@ from torch import nn
 
 from wdae.bank import FeatureBank
 from wdae.episodes import Episodes, EpisodeSampler, EpisodeSpec
-from wdae.errors import EpisodeError, RunError
+from wdae.errors import EpisodeError, RecipeError, RunError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import LearnedMethod, Method, StepLosses
 from wdae.methods.base import base_classes
@@ -19,6 +19,7 @@ from wdae.nn.cosine import unit
 from wdae.parts import Part
 from wdae.runs.interrupt import held_interrupts
 from wdae.runtime.device import pick_device, pick_dtype
+from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe, TrainingConfig
 from wdae.stage2.learner import Learner, as_method, build_learner, build_method, gather_batch
@@ -36,6 +37,7 @@ class FitOptions(TypedDict, total=False):
     resume: bool
     log: Log | None
     on_progress: Callable[..., None] | None
+    team: Team | None
 
 
 def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Learner:
@@ -70,6 +72,7 @@ def fit(
     resume: bool = False,
     log: Log | None = None,
     on_progress: Callable[..., None] | None = None,
+    team: Team | None = None,
 ) -> L:
     """Train a learner, a module from episode batches to losses, on a bank's base classes.
 
@@ -85,11 +88,16 @@ def fit(
         resume: continue from that checkpoint.
         log: called with each line of metrics.
         on_progress: called with the number of episodes done and live figures.
+        team: processes that share the groups of a step; this one alone by default. All come to the same
+            weights, and those are the same for any number of processes.
 
     Returns:
         The learner with the weights of the best validation (or the last; see the recipe).
     """
-    config, device = recipe.training, pick_device(recipe.device)
+    config = recipe.training
+    team = team or Team(0, 1, pick_device(recipe.device))
+    device = team.device
+    _check_groups(config, team)
     dtype = pick_dtype(recipe.precision, device)
     pool = bank.select(Part.BASE_TRAIN, device=device)
     base_queries = config.base_queries if getattr(learner, "joint", True) else 0
@@ -124,36 +132,43 @@ def fit(
     sums = torch.tensor(progress.sums, device=device)
 
     def save() -> None:
-        if checkpoint is not None:
+        if checkpoint is not None and team.is_main:
             progress.sums = sums.tolist()
             save_state(checkpoint, recipe, learner, optimiser, progress, best)
 
+    def backward(episodes: Episodes, *seed: str | int) -> torch.Tensor:
+        """Gradients of some episodes, with noise and dropout of a seed; returns the losses."""
+        _reseed(generator, derive_seed(recipe.seed, *seed), device)
+        batch = gather_batch(pool, weights, episodes, len(config.shots) == 1, queries)
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            losses = forward(batch, generator)
+        optimiser.zero_grad(set_to_none=True)
+        losses.total.backward()
+        values = losses.total, losses.reconstruction, losses.classification, losses.accuracy
+        return torch.stack(values).detach()
+
     if progress.step == 0 and isinstance(learner, LearnedMethod) and config.keep == "best":
         # Its start may be as good as nearest mean: training must beat that.
-        progress.best = _validate(validated(), recipe, bank, device)["validation"]
+        progress.best = _validated_by_main(team, validated, recipe, bank)["validation"]
     learner.train()
     with held_interrupts() as interrupted:
         while not progress.finished(config):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(config, progress.step)
-            _reseed(generator, derive_seed(recipe.seed, "step", progress.step), device)
-            batch = gather_batch(pool, weights, next(batches), len(config.shots) == 1, queries)
-            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                losses = forward(batch, generator)
-            optimiser.zero_grad(set_to_none=True)
-            losses.total.backward()
+            drawn = next(batches)
+            if config.groups == 1:
+                sums += backward(drawn, "step", progress.step)
+            else:
+                sums += _in_groups(learner, team, backward, drawn, config.groups, progress.step)
             optimiser.step()
             progress.step += 1
-            with torch.no_grad():
-                values = losses.total, losses.reconstruction, losses.classification, losses.accuracy
-                sums += torch.stack(values).detach()
             if on_progress is not None:
                 on_progress(config.episodes_per_step)
             if progress.step % config.validate_every == 0 or progress.step == config.steps:
                 line = _line(progress, sums, config)
                 sums.zero_()
                 if bank.has(Part.VALIDATION):
-                    line |= _validate(validated(), recipe, bank, device)
+                    line |= _validated_by_main(team, validated, recipe, bank)
                     progress.stale += 1
                     if line["validation"] > progress.best:
                         progress.best, progress.best_step = line["validation"], progress.step
@@ -167,11 +182,59 @@ def fit(
                     log(line)
                 save()
             if interrupted():
-                save()
+                if team.size == 1:  # several end at different steps: the last checkpoint is for all
+                    save()
                 raise KeyboardInterrupt
     if config.keep == "best":
         learner.load_state_dict(best)
     return learner.eval()
+
+
+def _check_groups(config: TrainingConfig, team: Team) -> None:
+    if config.episodes_per_step % config.groups or config.groups % team.size:
+        raise RecipeError(
+            f"training.groups is {config.groups}, with {config.episodes_per_step} episodes a step and"
+            f" {team.size} processes; give a number of groups that divides the episodes evenly, and that the"
+            " processes can share out evenly"
+        )
+
+
+def _in_groups(
+    learner: nn.Module,
+    team: Team,
+    backward: Callable[..., torch.Tensor],
+    drawn: Episodes,
+    groups: int,
+    step: int,
+) -> torch.Tensor:
+    """Gradients and running statistics as the means over all groups, in their order, whoever computed them.
+
+    Every group starts from the same statistics. Returns the mean of the groups' losses.
+    """
+    size = len(drawn.novel_classes) // groups
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    buffers = [b for b in learner.buffers() if b.is_floating_point()]
+    counts = [b for b in learner.buffers() if not b.is_floating_point()]
+    before = [b.clone() for b in (*buffers, *counts)]
+    rows = []
+    for group in range(team.rank, groups, team.size):
+        for buffer, value in zip((*buffers, *counts), before, strict=True):
+            buffer.copy_(value)
+        losses = backward(drawn[group * size : (group + 1) * size], "step", step, group)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        rows.append(torch.cat([t.reshape(-1).float() for t in (losses, *grads, *buffers)]))
+    found = team.gather(torch.stack(rows))  # rank after rank
+    mean = found.view(team.size, -1, found.shape[1]).transpose(0, 1).reshape(groups, -1).mean(0)
+    with torch.no_grad():
+        at = 4
+        for tensor in (*parameters, *buffers):
+            piece = mean[at : at + tensor.numel()].view_as(tensor).to(tensor.dtype)
+            if isinstance(tensor, nn.Parameter):
+                tensor.grad = piece.clone()
+            else:
+                tensor.copy_(piece)
+            at += tensor.numel()
+    return mean[:4]
 
 
 def _copy(learner: nn.Module) -> dict[str, torch.Tensor]:
@@ -210,6 +273,17 @@ def _line(progress: TrainingProgress, sums: torch.Tensor, config: TrainingConfig
 def _validation_spec(recipe: MetaRecipe, bank: FeatureBank) -> EpisodeSpec:
     n_way = min(recipe.evaluation.ways, len(bank.classes_of(Part.VALIDATION)))
     return EpisodeSpec(n_way, (min(recipe.training.shots),), recipe.evaluation.queries)
+
+
+def _validated_by_main(
+    team: Team, validated: Callable[[], Sequence[tuple[Method, int]]], recipe: MetaRecipe, bank: FeatureBank
+) -> dict[str, float]:
+    """The main process validates; the others wait for its figures."""
+    names = ("validation", "validation_ci95")
+    found = dict.fromkeys(names, 0.0)
+    if team.is_main:
+        found = _validate(validated(), recipe, bank, team.device)
+    return dict(zip(names, team.from_main([found[name] for name in names]), strict=True))
 
 
 def _validate(
