@@ -23,6 +23,7 @@ from wdae.bank import FeatureBank
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
 from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 QUICK: dict[str, Any] = {
     "recipe": {
@@ -123,6 +124,15 @@ def test_in_a_pipeline_and_a_grid_search() -> None:
     search = GridSearchCV(pipeline, {"fewshotclassifier__method": [None, "initial-estimate"]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.8
     assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.8
+
+
+def test_sets_cover_vectors_of_known_classes() -> None:
+    bank = synthetic_bank(12, 0, 0, 60, 16, seed=0, held_out_per_class=30)
+    model = FewShotClassifier.from_bank(bank, method="initial-estimate")
+    held_out = bank.select(Part.BASE_HELD_OUT)
+    inside = model.predict_set(held_out.features.numpy(), coverage=0.8)
+    assert inside.shape == (360, 12) and inside.dtype == bool
+    assert 0.77 < inside[np.arange(360), held_out.labels.numpy()].mean() < 0.9
 
 
 def test_what_is_unlike_everything_is_unknown() -> None:

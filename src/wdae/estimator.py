@@ -279,6 +279,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         names = self.classes_ if only is None else from_names(head.names, self._kind)
         return like(names[best.numpy()], X)
 
+    def predict_set(self, X: Any, coverage: float = 0.95) -> Any:
+        """Which classes the true one is among ``[M, classes]``, for a share of the vectors of known classes.
+
+        Args:
+            coverage: that share, of base and of added classes alike; from 0.5 to 0.99.
+        """
+        check_is_fitted(self, "model_")
+        return like(self.model_.sets(self._checked(X), coverage).numpy(), X, self.classes_)
+
     def is_unknown(self, X: Any, false_alarm_rate: float | None = None) -> Any:
         """Whether a vector resembles every class less than nearly all vectors resemble their own.
 

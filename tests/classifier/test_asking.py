@@ -287,3 +287,17 @@ def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["figures"]["added_among_added"] == 1.0
     assert run("export", model, "--to", "linear", "--only", "added", "-o", tmp_path / "e.safetensors") == 0
     assert ": 5 classes, " in (line := capsys.readouterr().out) and "0.0 MB" not in line
+
+
+def test_a_set_of_classes_is_shown_where_a_coverage_is_asked_for(
+    tmp_path: Path, small_bank: FeatureBank, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = learn(small_bank, method="initial-estimate")
+    save(model, tmp_path / "model")
+    np.save(tmp_path / "some.npy", small_bank.select(Part.BASE_HELD_OUT).features[:5].numpy())
+    assert run("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 0.9, "--csv") == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.endswith(",set_size,set") and len(lines) == 5
+    assert all(int(line.split(",")[-2]) == line.count(" | ") + 1 for line in lines)
+    assert run("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 2) != 0
+    assert "between 0.5 and 0.99" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.export import export_linear, export_onnx, export_torchscript
 from wdae.parts import Part
+from wdae.synthetic import synthetic_bank
 
 WHITENED = {"space.power": 0.7, "space.centre": 0.3, "space.shrink": 0.8}
 
@@ -68,6 +69,25 @@ def test_linear_in_ten_lines_of_numpy(model: Model, tmp_path: Path) -> None:
     scores = z / np.linalg.norm(z, axis=1, keepdims=True) @ weight.T + bias
     np.testing.assert_allclose(scores, model.scores(queries(model, 50)).numpy(), atol=1e-4)
     assert labels == list(model.names) and labels[-1] == "café «ß»"
+
+
+def test_sets_of_classes_can_be_told_from_the_file_alone(tmp_path: Path) -> None:
+    bank = synthetic_bank(16, 6, 2, 40, 16, seed=0, held_out_per_class=20)
+    learned = learn(bank, method="initial-estimate")
+    learned.add({f"new {c}": bank.select(Part.NOVEL).of_class(c)[:5] for c in range(2)})
+    export_linear(learned, tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", "np") as file:
+        weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+        least = json.loads(file.metadata()["sets"])["0.90"]
+    x = bank.select(Part.NOVEL).features.numpy()
+    chances = np.exp(x @ weight.T + bias)
+    chances /= chances.sum(1, keepdims=True)
+    inside = chances >= [least["base"]] * 16 + least["added"]
+    inside[np.arange(len(x)), chances.argmax(1)] = True
+    np.testing.assert_array_equal(inside, learned.sets(torch.from_numpy(x), 0.9).numpy())
+    export_linear(learned, tmp_path / "other.safetensors", expect=0.9)
+    with safe_open(tmp_path / "other.safetensors", "np") as file:
+        assert "sets" not in file.metadata()
 
 
 def test_onnx_classifier(model: Model, tmp_path: Path) -> None:

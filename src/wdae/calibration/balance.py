@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
+from wdae.calibration.conformal import fit_sets
 from wdae.calibration.probabilities import (
     area_under_roc,
     base_cosines,
@@ -169,19 +171,26 @@ def fit_offset(scores: QueryScores, slope: float = 1.0) -> float:
 
 @torch.no_grad()
 def measured(
-    method: Weighing, bank: FeatureBank, played: FeatureBank | None = None, *, seed: int = 0, images: int = 0
+    method: Weighing,
+    bank: FeatureBank,
+    played: FeatureBank | None = None,
+    *,
+    novel_share: float | None = None,
+    seed: int = 0,
+    images: int = 0,
 ) -> Calibration:
     """The method's balance with what a practitioner asks of it: when a score is unfamiliar, how good it is.
 
     Calibration errors are of other images than the gain, and of other pseudo-novel classes than slope and
     offset, were found on. A method without a balance gets one that leaves its scores as they are.
-    Pseudo-novel classes are those of ``played``, the bank that the method was trained on.
+    Pseudo-novel classes are those of ``played``, the bank that the method was trained on. ``novel_share`` is
+    what the model expects, None: no more than base classes can bear.
     """
     base = base_classes(bank)
     scale = base.scale if not isinstance(method, WDAE) or method.scale is None else method.scale
     balance = method.balance or Calibration(scale)
     if not bank.has(Part.BASE_HELD_OUT):
-        return balance
+        return replace(balance, novel_share=novel_share)
     weights = unit(base.weights)
     cosines, labels = base_cosines(bank.select(Part.BASE_HELD_OUT), weights)
     figures = base_figures(cosines, labels, scale)
@@ -197,12 +206,17 @@ def measured(
     for n_shot in _MEASURED:
         if found and n_shot in balance.offsets:
             figures |= _novel_figures(method, halves(found), n_shot, balance.gain, seed)
-    return replace(
+    shots = sorted(balance.offsets)
+    made = copy.copy(method)
+    made.balance = replace(
         balance,
         familiarity=quantiles(balance.gain * cosines.amax(1)),
         figures=figures,
-        protecting=protecting_shares(method, found, sorted(balance.offsets), seed=seed),
+        novel_share=novel_share,
+        protecting=protecting_shares(method, found, shots, seed=seed),
     )
+    sets = fit_sets(made, bank.select(Part.BASE_HELD_OUT), weights, found, shots, seed=seed)
+    return replace(made.balance, sets=sets)
 
 
 def _nearest(images: ClassSet, weights: Tensor) -> Tensor:

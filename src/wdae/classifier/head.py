@@ -165,14 +165,14 @@ class Head:
         """The same classes where another share of the pictures is expected to be of added ones."""
         check_share(share)
         prior = log_odds(torch.full(self.shots.shape, share, dtype=torch.float64), self.n_base)
-        return self._with_prior(prior)
+        return self.with_prior(prior)
 
     def among(self, names: Iterable[str]) -> Head:
         """Some of the classes alone, each as likely as another; they keep their order."""
         wanted = set(names)
         rows = torch.tensor([i for i, name in enumerate(self.names) if name in wanted], dtype=torch.int64)
         base, added = rows[rows < self.n_base], rows[rows >= self.n_base] - self.n_base
-        equal = self._with_prior(torch.zeros_like(self.prior))
+        equal = self.with_prior(torch.zeros_like(self.prior))
         return replace(
             equal,
             names=tuple(self.names[i] for i in rows.tolist()),
@@ -190,7 +190,8 @@ class Head:
             moved=None,
         )
 
-    def _with_prior(self, prior: Tensor) -> Head:
+    def with_prior(self, prior: Tensor) -> Head:
+        """The same classes, added ones so much likelier ``[n]`` than a base class (a log)."""
         offsets = self.offsets.clone()
         offsets[self.n_base :] += prior - self.prior
         return replace(self, offsets=offsets, prior=prior)

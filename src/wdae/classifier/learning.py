@@ -170,10 +170,12 @@ def _knowledge(
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None
-    method.balance = measured(bare, seen, tried, seed=config.seed, images=_ENOUGH)
+    method.balance = measured(
+        bare, seen, tried, novel_share=config.novel_share, seed=config.seed, images=_ENOUGH
+    )
     detector = fit_detector(bank, played, outliers, seed=config.seed, images=_ENOUGH)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
-    method.balance = replace(method.balance, novel_share=config.novel_share, figures=figures)
+    method.balance = replace(method.balance, figures=figures)
     if config.refine_base is not None and isinstance(method, WDAE):
         method.refine_base = config.refine_base
     base, graph = base_classes(seen), None

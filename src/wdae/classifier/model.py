@@ -378,6 +378,24 @@ class Model:
         """
         return self.head_for(expect=expect, only=only).scores(self.check_features(features))
 
+    def sets(self, features: Tensor, coverage: float, *, only: str | Iterable[str] | None = None) -> Tensor:
+        """Which classes ``[M, C]`` are in the set of each of the features ``[M, D]``; never none.
+
+        The sets hold the true class of a share ``coverage`` of pictures, of base classes and of added ones
+        alike. They are those of the model as it was learned: ``expect`` has no part in them.
+
+        Args:
+            coverage: from 0.5 to 0.99.
+            only: that of :meth:`head_for`, which names the C classes in their order.
+        """
+        own, head = self.base.calibration, self.head_for(only=only)
+        if only is None:
+            head = head.with_prior(own.prior(head.n_base, head.shots))
+        base, added = own.least(coverage, head.shots)
+        chances = head.scores(self.check_features(features)).double().softmax(1)
+        inside = chances >= torch.cat([added.new_full((head.n_base,), base), added])
+        return inside.scatter_(1, chances.argmax(1, keepdim=True), True)
+
     def check_features(self, features: Tensor) -> Tensor:
         """Vectors ``[M, D]`` as float32; another size and values that are not finite are refused."""
         features = torch.as_tensor(features).detach().cpu().float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ def predictions(
     *,
     expect: float | None = None,
     only: str | Iterable[str] | None = None,
+    coverage: float | None = None,
 ) -> list[Prediction]:
     """The ``top`` classes of each of the features ``[M, D]``.
 
@@ -43,25 +44,42 @@ def predictions(
             0: none is ever.
         expect: share of pictures that is expected to be of added classes; as the model has it by default.
         only: the classes that come into question (:meth:`wdae.classifier.Model.head_for`).
+        coverage: say also which classes the true one is among, for this share of pictures
+            (:meth:`wdae.classifier.Model.sets`).
     """
     if top < 1:
         raise RecipeError(f"at least 1 class is shown, got top {top}")
     head = model.head_for(expect=expect, only=only)
     features = model.check_features(features)
     if head.index is None:
-        scores, which, likely = head.scores(features), None, None
+        scores, which, scored = head.scores(features), None, None
         best = scores.double().softmax(1).topk(min(top, scores.shape[1]), dim=1)
         named = best.indices
     else:
         scores, which, rest = head.candidates(features, max(CANDIDATES, top))
-        likely = which.shape[1]
+        scored = which.shape[1]
         chances = torch.cat([scores, rest.unsqueeze(1)], 1).double().softmax(1)[:, :-1]
-        best = chances.topk(min(top, likely), dim=1)
+        best = chances.topk(min(top, scored), dim=1)
         named = which.gather(1, best.indices)
     unknown = is_unknown(model, head, features, scores, false_alarms, which).tolist()
+    likely = [None] * len(features) if coverage is None else _likely(model, head, features, coverage, only)
+    rows = zip(named.tolist(), best.values.tolist(), unknown, likely, strict=True)
     return [
-        Prediction(tuple(head.names[c] for c in classes), tuple(values), no, likely)
-        for classes, values, no in zip(named.tolist(), best.values.tolist(), unknown, strict=True)
+        Prediction(tuple(head.names[c] for c in classes), tuple(values), no, scored, some)
+        for classes, values, no, some in rows
+    ]
+
+
+def _likely(
+    model: Model, head: Head, features: Tensor, coverage: float, only: str | Iterable[str] | None
+) -> list[tuple[str, ...]]:
+    """The names of the classes in the set of each of the features, the likeliest first."""
+    inside, order = (
+        model.sets(features, coverage, only=only),
+        head.scores(features).argsort(1, descending=True),
+    )
+    return [
+        tuple(head.names[c] for c in row[some[row]].tolist()) for row, some in zip(order, inside, strict=True)
     ]
 
 
@@ -72,6 +90,7 @@ class TorchAnswers:
     model: Model
     expect: float | None = None
     only: Sequence[str] | None = None
+    coverage: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,12 +99,13 @@ class TorchAnswers:
 
     def asked(self, *, expect: float | None = None, only: Sequence[str] | None = None) -> TorchAnswers:
         """For a question of its own."""
-        return TorchAnswers(self.model, expect, only)
+        return replace(self, expect=expect, only=only)
 
     def predictions(self, features: Any, top: int = 1, false_alarms: float = 0.05) -> list[Prediction]:
         """The ``top`` classes of each of the features ``[M, D]``, an array."""
         rows = torch.from_numpy(features)
-        return predictions(self.model, rows, top, false_alarms, expect=self.expect, only=self.only)
+        asked: dict[str, Any] = {"expect": self.expect, "only": self.only, "coverage": self.coverage}
+        return predictions(self.model, rows, top, false_alarms, **asked)
 
 
 @dataclass(frozen=True, eq=False)

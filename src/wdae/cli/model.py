@@ -39,6 +39,7 @@ def predict(
     expect: Expect = None,
     only: Only = None,
     false_alarms: float = 0.05,
+    coverage: float | None = None,
     json: Json = False,
     csv: Csv = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
@@ -59,7 +60,10 @@ def predict(
     top
         Classes to show.
     false_alarms
-        Share of base pictures that may be called unknown wrongly; 0 turns it off.
+        Share of pictures of known classes that may be called unknown wrongly; 0 turns it off.
+    coverage
+        Show also the set of classes that the true one is among, for this share of pictures of known classes,
+        base or added: from 0.5 to 0.99. Two columns more: how many they are, and their names.
     output
         Write to this file, which appears when it is whole.
     """
@@ -78,11 +82,11 @@ def predict(
     opened, unreadable = ModelFolder.open(model), list[str]()
     chosen = parse_only(only, opened.names)
     among = None if chosen is None else opened.chosen(chosen)
-    answers = _answers(opened).asked(expect=share, only=among)
+    answers = _answers(opened, coverage).asked(expect=share, only=among)
 
     def lines() -> Iterator[str]:
         if csv:
-            yield csv_heading(min(top, len(answers.names)))
+            yield csv_heading(min(top, len(answers.names)), coverage is not None)
         for names, features in stream_items(opened, sources, unreadable, device):
             found = answers.predictions(features, top, false_alarms)
             for name, one in zip(names, found, strict=True):
@@ -101,7 +105,12 @@ def predict(
         raise DataError(f"{len(unreadable)} pictures cannot be read; {count} others were classified")
 
 
-def _answers(folder: ModelFolder) -> Answers | TorchAnswers:
+def _answers(folder: ModelFolder, coverage: float | None) -> Answers | TorchAnswers:
+    if coverage is not None:
+        from wdae.classifier.predictions import TorchAnswers
+        from wdae.classifier.store import load
+
+        return TorchAnswers(load(folder.path), coverage=coverage)
     if folder.has_answers:
         return folder.answers()
     from wdae.classifier.store import computed_answers

@@ -57,7 +57,7 @@ def export_linear(model: Model, path: str | Path, **question: Unpack[Question]) 
     }
     if head.space is not None and head.space.whiten is not None:
         tensors["whiten"] = head.space.whiten
-    save_tensors(path, tensors, metadata(head, model.backbone))
+    save_tensors(path, tensors, metadata(head, model))
     return Path(path)
 
 
@@ -84,7 +84,7 @@ def export_onnx(model: Model, path: str | Path, part: Part = "auto", **question:
     with atomic_file(path) as temporary:
         _convert(module, name, items, temporary)
         proto = onnx.load(str(temporary))
-        for key, value in metadata(head, model.backbone).items():
+        for key, value in metadata(head, model).items():
             entry = proto.metadata_props.add()
             entry.key, entry.value = key, value
         onnx.save(proto, str(temporary))
@@ -116,7 +116,7 @@ def export_torchscript(
     with atomic_file(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(module, items)
-        torch.jit.save(traced, str(temporary), _extra_files=metadata(head, model.backbone))
+        torch.jit.save(traced, str(temporary), _extra_files=metadata(head, model))
         _check(torch.jit.load(str(temporary)), module, items)
     return Path(path)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from wdae.backbones.preprocessing import PREPROCESSING
 from wdae.classifier.head import Head
 from wdae.classifier.model import Model
-from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
+from wdae.methods.records import RISKS
 
 Part = Literal["auto", "whole", "classifier"]
 
@@ -86,10 +86,21 @@ def export_module(model: Model, head: Head, part: Part = "auto") -> tuple[nn.Mod
     return module, "images", torch.rand(2, 3, side, side, generator=generator)
 
 
-def metadata(head: Head, backbone: PictureBackbone | None) -> dict[str, str]:
-    """What travels with every export; ``labels`` is a JSON list in the order of the scores."""
+def metadata(head: Head, model: Model) -> dict[str, str]:
+    """What travels with every export; ``labels`` is a JSON list in the order of the scores.
+
+    ``sets`` says what is needed for a set of classes that holds the true one: by coverage, the least
+    probability of a base class and that of each added class. It is left out where the scores are not those
+    that it was found for: of some classes alone, or with another share of new pictures expected.
+    """
     labels = json.dumps(list(head.names), ensure_ascii=False)
     facts = {"format": "wdae-export 1", "labels": labels, "n_base": str(head.n_base)}
-    if backbone is not None:
+    own = model.base.calibration
+    tried = any(len(pair) == 2 for pair in own.sets.values()) or (own.sets and not len(head.shots))
+    usual = head.names == model.names and torch.allclose(head.prior, own.prior(head.n_base, head.shots))
+    if tried and usual:
+        least = {f"{1 - risk:.2f}": own.least(1 - risk, head.shots) for risk in RISKS}
+        facts["sets"] = json.dumps({k: {"base": b, "added": a.tolist()} for k, (b, a) in least.items()})
+    if (backbone := model.backbone) is not None:
         facts[PREPROCESSING] = json.dumps(backbone.preprocessing.model_dump(mode="json"))
     return facts

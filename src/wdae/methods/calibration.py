@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.errors import RecipeError
+from wdae.errors import ModelError, RecipeError
 from wdae.methods.base import WeightScorer
+from wdae.methods.records import RISKS
 from wdae.methods.records import SHOTS as SHOTS
 from wdae.methods.records import WAYS as WAYS
 from wdae.methods.records import interpolate as interpolate
@@ -44,6 +45,9 @@ class Calibration:
         figures: how well it works, on images that it was not found on.
         protecting: by number of shots, the largest share with which novel classes cost base images no more
             accuracy than is allowed (:func:`wdae.calibration.protection.protecting_shares`).
+        sets: by number of shots, the least probability of a base and of a novel class in a set that holds the
+            true class but for each of RISKS (:func:`wdae.calibration.conformal.fit_sets`); 0: of base classes
+            while there are no others.
     """
 
     gain: float
@@ -53,6 +57,7 @@ class Calibration:
     figures: Mapping[str, float] = field(default_factory=dict)
     novel_share: float | None = HALF
     protecting: Mapping[int, float] = field(default_factory=dict)
+    sets: Mapping[int, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     def of_shots(self, shots: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and offset, without the prior, of novel classes with these numbers of shots ``[...]``."""
@@ -86,14 +91,38 @@ class Calibration:
             return -float("inf")
         return interpolate(self.familiarity, false_alarm_rate)
 
+    def least(self, coverage: float, shots: Tensor) -> tuple[float, Tensor]:
+        """The least probability of base classes, and of novel ones ``[n]``, in a set that covers so much.
+
+        Between the numbers of shots, and the coverages, that were tried, the nearest one and the larger one.
+        More than WAYS novel classes share what is expected of all of them, so that each needs less.
+        """
+        if not 0.5 <= coverage <= 1 - RISKS[-1]:
+            raise RecipeError(f"coverage lies between 0.5 and {1 - RISKS[-1]:g}, got {coverage}")
+        if not self.sets:
+            raise ModelError(
+                "there is nothing to find sets of classes by: the model was learned without held-out"
+                " pictures, or before there were sets; learn it again from pictures or features of its base"
+                " classes"
+            )
+        tried = [k for k, pair in self.sets.items() if len(pair) == 2]
+        if shots.numel() and not tried:
+            raise ModelError("nothing is known of sets with added classes: too few base classes to play them")
+        place = next(i for i, risk in enumerate(RISKS) if risk <= 1 - coverage + 1e-9)
+        nearest = [min((abs(math.log(k / n)), k) for k in tried)[1] for n in shots.tolist()]
+        base = min(self.sets[k][0][place] for k in {0, *nearest})
+        least = torch.tensor([self.sets[k][1][place] for k in nearest], dtype=torch.float64)
+        return base, least * min(1.0, WAYS / max(1, len(nearest)))
+
     def describe(self) -> dict[str, dict[str, float]]:
         """Slopes and offsets, numbers of shots as text."""
         return {"slopes": _as_text(self.slopes), "offsets": _as_text(self.offsets)}
 
     def as_json(self) -> dict[str, Any]:
         """For the file of a method; numbers of shots become text there."""
-        value = asdict(self) | self.describe() | {"protecting": _as_text(self.protecting)}
-        return value if self.protecting else {k: v for k, v in value.items() if k != "protecting"}
+        sets = {str(k): v for k, v in sorted(self.sets.items())}
+        value = asdict(self) | self.describe() | {"protecting": _as_text(self.protecting), "sets": sets}
+        return {k: v for k, v in value.items() if v or k not in ("protecting", "sets")}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Calibration:
@@ -106,6 +135,7 @@ class Calibration:
             familiarity=tuple(value["familiarity"]),
             figures=value["figures"],
             novel_share=value["novel_share"],
+            sets={int(k): tuple(map(tuple, v)) for k, v in value.get("sets", {}).items()},
         )
 
 

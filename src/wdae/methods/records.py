@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from wdae.storage.records import MAX_CLASSES, Info, Record, Size, Text
+from wdae.storage.records import MAX_CLASSES, Count, Info, Record, Size, Text
 
 SHOTS = (1, 2, 5, 10, 20)
 """Numbers of shots of pseudo-novel classes that a model is calibrated for."""
@@ -15,7 +15,14 @@ QUANTILES = 201
 WAYS = 5
 """Pseudo-novel classes at once; of fewer novel classes a smaller share of images is expected."""
 
+RISKS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01)
+"""Shares of pictures whose class may be missing from its set, for which thresholds are kept."""
+
 Share = Annotated[float, Field(gt=0, lt=1)]
+Chances = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=len(RISKS), max_length=len(RISKS))
+]
+"""The least probability of a class in a set, for each of RISKS."""
 
 
 class CalibrationRecord(Record):
@@ -28,6 +35,7 @@ class CalibrationRecord(Record):
     figures: Annotated[dict[Text, float], Field(max_length=1_000)]
     novel_share: Share | None
     protecting: dict[Size, Share] = Field(default_factory=dict)
+    sets: Annotated[dict[Count, tuple[Chances, ...]], Field(max_length=100)] = Field(default_factory=dict)
 
 
 class DenoiserRecord(Record):

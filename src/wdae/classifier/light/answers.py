@@ -18,6 +18,9 @@ from wdae.errors import ModelError
 from wdae.methods.records import WAYS, interpolate
 from wdae.printing import csv_cell, json_text, printable
 
+SEPARATOR = " | "
+"""Between the classes of a set, in a column."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -28,11 +31,14 @@ class Prediction:
     unknown: bool
     candidates: int | None = None
     """Of very many classes, how many an index found to be scored; the others' share is estimated."""
+    likely: tuple[str, ...] | None = None
+    """Where a coverage was asked for: the classes that the true one is among, the likeliest first."""
 
     def fields(self, name: str) -> list[str]:
-        """The item, "known" or "unknown", then for each class its name and its probability."""
+        """The item, "known" or "unknown", for each class its name and probability; then the set, if any."""
         shown = [(c, f"{p:.1%}") for c, p in zip(self.classes, self.probabilities, strict=True)]
-        return [name, UNKNOWN if self.unknown else "known", *(text for pair in shown for text in pair)]
+        found = [name, UNKNOWN if self.unknown else "known", *(text for pair in shown for text in pair)]
+        return found if self.likely is None else [*found, str(len(self.likely)), SEPARATOR.join(self.likely)]
 
     def as_line(self, name: str) -> str:
         """For people, and for cut and awk: tab-separated, the same columns for every item."""
@@ -43,7 +49,8 @@ class Prediction:
         shown = [
             text for c, p in zip(self.classes, self.probabilities, strict=True) for text in (c, f"{p:.6f}")
         ]
-        return csv_line([name, int(self.unknown), *shown])
+        likely = [] if self.likely is None else [len(self.likely), SEPARATOR.join(self.likely)]
+        return csv_line([name, int(self.unknown), *shown, *likely])
 
     def as_json(self, name: str) -> str:
         """For programs: one line."""
@@ -51,20 +58,22 @@ class Prediction:
             {"class": c, "probability": round(p, 6)}
             for c, p in zip(self.classes, self.probabilities, strict=True)
         ]
-        bounded = {} if self.candidates is None else {"candidates": self.candidates}
-        return json_text({"item": name, "unknown": self.unknown, "predictions": found, **bounded})
+        more: dict[str, Any] = {} if self.candidates is None else {"candidates": self.candidates}
+        more |= {} if self.likely is None else {"set": self.likely}
+        return json_text({"item": name, "unknown": self.unknown, "predictions": found, **more})
 
 
-def csv_heading(top: int) -> str:
+def csv_heading(top: int, sets: bool = False) -> str:
     """The first line of predictions as CSV.
 
     >>> csv_heading(2)
     'item,unknown,class,probability,class_2,probability_2'
+    >>> csv_heading(1, sets=True)
+    'item,unknown,class,probability,set_size,set'
     """
     marks = ["", *(f"_{i}" for i in range(2, top + 1))]
-    return csv_line(
-        ["item", "unknown", *(f"{word}{mark}" for mark in marks for word in ("class", "probability"))]
-    )
+    shown = (f"{word}{mark}" for mark in marks for word in ("class", "probability"))
+    return csv_line(["item", "unknown", *shown, *(("set_size", "set") if sets else ())])
 
 
 def csv_line(cells: Iterable[Any]) -> str:
