@@ -11,7 +11,7 @@ from serve_help import picture, teach
 
 import wdae
 from wdae.classifier.cost import cost
-from wdae.classifier.inputs import read_examples, stream_items
+from wdae.classifier.inputs import read_examples
 from wdae.classifier.predictions import predictions
 
 COLOURS = ("blue", "green", "red")
@@ -41,8 +41,8 @@ def test_what_the_service_says_is_what_the_library_says(
     new = [tmp_path / f"new-{i}.jpg" for i in range(6)]
     for i, file in enumerate(new):
         file.write_bytes(picture(i % 3, 50 + i, "JPEG"))
-    (_, features), *_ = stream_items(ours, new)
-    expected = predictions(ours, features, top=5)
+    assert ours.backbone is not None
+    expected = predictions(ours, ours.backbone.features(new), top=5)
     files = [("files", (file.name, file.read_bytes())) for file in new]
     items = client.post(f"{taught}/predictions/batch", files=files).json()["items"]
     for item, one in zip(items, expected, strict=True):

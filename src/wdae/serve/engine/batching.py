@@ -23,7 +23,7 @@ class Batcher(Generic[T, R]):
     """
 
     def __init__(
-        self, work: Callable[[Sequence[T]], Sequence[R | BaseException]], executor: Executor, most: int = 32
+        self, work: Callable[[Sequence[T]], Sequence[R | BaseException]], executor: Executor, most: int = 16
     ) -> None:
         self._work, self._executor, self._most = work, executor, most
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []

@@ -57,9 +57,7 @@ class StartingModels:
                 " learned from pictures, or with --backbone"
             )
         start = Model(model.base)
-        # With its own copy of the weights, so that a later wdae, which may ship another backbone, reads it.
-        shipped = model.backbone.tensors is None
-        start.backbone = of_stage1(picture_backbone.BACKBONE) if shipped else model.backbone
+        start.backbone = _whole(model.backbone)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "model"
             save(start, folder)
@@ -106,6 +104,16 @@ class StartingModels:
         made = Starting(digest, model, model.backbone, _backbone_digest(model.backbone))
         with self._lock:
             return self._known.setdefault(digest, made)
+
+
+def _whole(backbone: PictureBackbone) -> PictureBackbone:
+    """The backbone with its weights: a later wdae, which may ship another one, reads it all the same."""
+    if backbone.tensors is not None:
+        return backbone
+    assert backbone.network is not None  # built here, which tells whether it is the one that ships now
+    shipped = of_stage1(picture_backbone.BACKBONE)
+    card = {key: shipped.card[key] for key in ("backbone", "backbone_options")}
+    return PictureBackbone(card | backbone.preprocessing.facts(), shipped.tensors)
 
 
 def zipped(folder: Path) -> bytes:

@@ -1,0 +1,435 @@
+"""The service under load, beside a bare FastAPI route that runs the same backbone without batching.
+
+    python benchmarks/serve.py load               # 32 clients, one client, half load, no backbone
+    python benchmarks/serve.py teach              # five classes of five pictures each
+    python benchmarks/serve.py large              # a model with 1,000 classes and 20,000 examples
+    python benchmarks/serve.py memory --count 100000
+    python benchmarks/serve.py same --data DIR    # MiniImageNet through the service and the library
+
+Servers are processes of their own; this one sends the requests. Rounds of servers take turns, so that a
+machine that others use slows all of them alike. Figures go to benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import io
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import wdae
+from common import keep
+
+BARE = """
+import sys, uvicorn, torch, io
+from fastapi import FastAPI, UploadFile
+import wdae
+from wdae.classifier.predictions import predictions
+from wdae.data.decode import decode
+threads = int(sys.argv[2])
+torch.set_num_threads(threads)
+model = wdae.embedded_model()
+backbone = model.backbone
+backbone.network
+model.head
+app = FastAPI()
+@app.post("/")
+def predict(file: UploadFile):
+    rule = backbone.preprocessing
+    pixels = rule(decode(file.file.read(), rule.at_least))
+    with torch.no_grad():
+        batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
+        found = predictions(model, backbone.network(rule.prepare(batch)).float(), top=5)[0]
+    return {"classes": found.classes, "probabilities": found.probabilities, "unknown": found.unknown}
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
+"""
+EMPTY = """
+import sys, torch
+from pathlib import Path
+import wdae.serve.engine.models as models
+from wdae.serve.run import serve
+from wdae.serve.settings import Settings
+found = torch.randn(64, 400)
+models.embedded = lambda starting, pictures: found[: len(pictures)]
+serve(Settings(data=Path(sys.argv[2]), port=int(sys.argv[1]), limits={"requests": 10**6}))
+"""
+SERVICE = """
+import sys
+from pathlib import Path
+from wdae.serve.run import serve
+from wdae.serve.settings import Settings
+serve(Settings(data=Path(sys.argv[2]), port=int(sys.argv[1]), limits={"requests": 10**6}))
+"""
+
+
+def picture(seed: int) -> bytes:
+    """A JPEG of 84 pixels a side, as MiniImageNet's are."""
+    draw = np.random.default_rng(seed)
+    small = Image.fromarray(draw.integers(0, 255, (12, 12, 3), dtype=np.uint8))
+    out = io.BytesIO()
+    small.resize((84, 84), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+@contextmanager
+def server(code: str, *words: object) -> Iterator[tuple[int, int]]:
+    """A server of its own: its port and its process."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(port), *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        until = time.monotonic() + 120
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError("the server did not start") from None
+                time.sleep(0.1)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def request(path: str, data: bytes) -> bytes:
+    """A form with a picture, as bytes on the wire."""
+    edge = "wdaeserve"
+    head = f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n'
+    body = head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + data + f"\r\n--{edge}--\r\n".encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Content-Type: multipart/form-data; boundary={edge}",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class Connection:
+    """One client that keeps its connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def ask(self, sent: bytes) -> float:
+        """Seconds from a request to all of its answer, which must be 200."""
+        began = time.perf_counter()
+        self.writer.write(sent)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
+        body = await self.reader.readexactly(length)
+        if b" 200 " not in head.split(b"\r\n")[0]:
+            raise RuntimeError(f"{head.decode()}{body[:300]!r}")
+        return time.perf_counter() - began
+
+
+async def closed_loop(port: int, path: str, clients: int, seconds: float) -> tuple[float, list[float]]:
+    """Clients that ask again as soon as they are answered: requests a second, and how long each took."""
+    sent = [request(path, picture(i)) for i in range(32)]
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        mine = await Connection.open(port)
+        while time.perf_counter() < end:
+            times.append(await mine.ask(sent[(number + len(times)) % len(sent)]))
+        mine.writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client(i) for i in range(clients)))
+    return len(times) / (time.perf_counter() - began), times
+
+
+async def open_loop(port: int, path: str, rate: float, seconds: float) -> list[float]:
+    """Requests that come at random moments, so many a second: how long each took."""
+    sent, draw = [request(path, picture(i)) for i in range(32)], random.Random(0)
+    idle = [await Connection.open(port) for _ in range(64)]
+    times: list[float] = []
+
+    async def one(number: int, due: float) -> None:
+        mine = idle.pop() if idle else await Connection.open(port)
+        await mine.ask(sent[number % len(sent)])
+        times.append(time.perf_counter() - due)
+        idle.append(mine)
+
+    tasks, due, number = [], time.perf_counter(), 0
+    end = due + seconds
+    while due < end:
+        due += draw.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.append(asyncio.create_task(one(number, due)))
+        number += 1
+    await asyncio.gather(*tasks)
+    return times
+
+
+def percentile(times: list[float], share: float) -> float:
+    return float(np.percentile(np.array(times) * 1000, 100 * share))
+
+
+def model_path(port: int) -> str:
+    with wdae.Client(f"http://127.0.0.1:{port}") as client:
+        return f"/api/v1/models/{client.models()[0].id}/predictions?nearest=0"
+
+
+def load(rounds: int, seconds: float) -> dict[str, Any]:
+    """Throughput and latency of both, round by round."""
+    figures: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        figures.setdefault(name, []).append(value)
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with (
+            server(BARE, 2) as (bare, _),
+            server(BARE, 1) as (bare_1, _),
+            server(SERVICE, folder / "a") as (ours, _),
+            server(EMPTY, folder / "b") as (empty, _),
+        ):
+            places = {"bare": (bare, "/"), "bare, one thread": (bare_1, "/")}
+            places |= {"service": (ours, model_path(ours)), "no backbone": (empty, model_path(empty))}
+            for port, path in places.values():
+                asyncio.run(closed_loop(port, path, 4, 2.0))
+            for _ in range(rounds):
+                for name, (port, path) in places.items():
+                    note(
+                        f"{name}: requests/s at 32 clients",
+                        asyncio.run(closed_loop(port, path, 32, seconds))[0],
+                    )
+                    alone = asyncio.run(closed_loop(port, path, 1, seconds / 2))[1]
+                    note(f"{name}: p50 ms, one client", percentile(alone, 0.5))
+                    note(f"{name}: p99 ms, one client", percentile(alone, 0.99))
+            best = statistics.median(figures["service: requests/s at 32 clients"])
+            for _ in range(rounds):
+                times = asyncio.run(open_loop(ours, places["service"][1], best / 2, 2 * seconds))
+                note("service: p50 ms at half load", percentile(times, 0.5))
+                note("service: p99 ms at half load", percentile(times, 0.99))
+    middle = {name: round(statistics.median(values), 2) for name, values in figures.items()}
+    for name in ("bare", "bare, one thread"):
+        ours_, theirs = (middle[f"{one}: requests/s at 32 clients"] for one in ("service", name))
+        middle[f"service / {name} at 32 clients"] = round(ours_ / theirs, 2)
+    return {"rounds": rounds, "figures": middle}
+
+
+def teach() -> dict[str, Any]:
+    """Seconds from sending 25 pictures of five classes until they are known."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        server(SERVICE, Path(place) / "data") as (port, _),
+        wdae.Client(f"http://127.0.0.1:{port}") as client,
+    ):
+        times = []
+        for i in range(6):
+            model = client.create_model(f"m{i}").id
+            client.predict(model, picture(999))
+            shown = {f"class {c}": [picture(1000 * i + 10 * c + k) for k in range(5)] for c in range(5)}
+            began = time.perf_counter()
+            client.teach(model, shown)
+            times.append(time.perf_counter() - began)
+    return {"seconds, each": [round(t, 3) for t in times], "seconds, median": statistics.median(times)}
+
+
+def large(classes: int = 1000, shots: int = 20) -> dict[str, Any]:
+    """Seconds until a model of many classes answers for the first time, and after one more example."""
+    import torch
+    from sqlalchemy import insert
+
+    from wdae.serve.database.connection import now
+    from wdae.serve.database.tables import (
+        ClassName,
+        ClassRow,
+        FeatureRow,
+        ModelRow,
+        PictureRow,
+        Placement,
+        Revision,
+    )
+    from wdae.serve.engine import Question, answers
+    from wdae.serve.run import prepare
+    from wdae.serve.service import Service
+    from wdae.serve.settings import Settings
+
+    with tempfile.TemporaryDirectory() as place:
+        settings = Settings(data=Path(place) / "data")
+        prepare(settings)
+        here = Service.open(settings)
+        starting = here.starting.named("resnet12")
+        draw, dim = torch.Generator().manual_seed(0), starting.model.base.dim
+        with here.database.writing() as session:
+            session.add(ModelRow(id="m", name="m", starting=starting.digest, revision=1, created=now()))
+            session.flush()
+            names = [f"c{i}" for i in range(classes)]
+            known: dict[str, Any] = {"model": "m", "since": 1, "until": None}
+            session.execute(insert(ClassRow), [{"model": "m", "id": c, "base": False} for c in names])
+            session.execute(insert(ClassName), [known | {"class_id": c, "name": c} for c in names])
+            pictures = [(f"{c}p{k}", c) for c in names for k in range(shots)]
+            rows = {"model": "m", "width": 1, "height": 1, "size": 1, "thumbnail": b"", "created": now()}
+            session.execute(insert(PictureRow), [rows | {"id": p} for p, _ in pictures])
+            centres = torch.randn(classes, dim, generator=draw).abs()
+            vectors = (
+                centres.repeat_interleave(shots, 0) + 0.3 * torch.randn(len(pictures), dim, generator=draw)
+            ).abs()
+            session.execute(
+                insert(FeatureRow),
+                [
+                    {
+                        "model": "m",
+                        "picture": p,
+                        "backbone": starting.backbone_digest,
+                        "vector": v.numpy().tobytes(),
+                    }
+                    for (p, _), v in zip(pictures, vectors, strict=True)
+                ],
+            )
+            session.execute(insert(Placement), [known | {"picture": p, "class_id": c} for p, c in pictures])
+            session.add(
+                Revision(model="m", number=1, parent=0, state=1, at=now(), who="", action="teach", summary={})
+            )
+        here.close()
+        times: dict[str, list[float]] = {"opens": [], "opens, CPU": []}
+        for _ in range(3):
+            here = Service.open(settings)
+            here.starting.named("resnet12")  # which a running service has
+            began, cpu = time.perf_counter(), time.process_time()
+            loaded = here.engine.current("m")
+            answers(loaded, vectors[:1], Question())
+            times["opens"].append(time.perf_counter() - began)
+            times["opens, CPU"].append(time.process_time() - cpu)
+            here.close()
+    return {
+        "classes": classes,
+        "examples": classes * shots,
+        "figures": {f"{name}, s": round(min(values), 2) for name, values in times.items()},
+    }
+
+
+def memory(count: int) -> dict[str, Any]:
+    """The service's memory while it answers, the backbone left out, which is slow."""
+    with tempfile.TemporaryDirectory() as place, server(EMPTY, Path(place) / "data") as (port, process):
+        path, done, found = model_path(port), 0, []
+        while done < count:
+            _, times = asyncio.run(closed_loop(port, path, 16, min(20.0, 0.05 + (count - done) / 500)))
+            done += len(times)
+            status = Path(f"/proc/{process}/status").read_text()
+            used = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+            found.append([done, round(used / 1024)])
+    return {"answers and MiB": found}
+
+
+def same(data: Path, seed: int = 0) -> dict[str, Any]:
+    """Five novel classes by five pictures each, 75 novel and 75 base queries: the library's answers?"""
+    from wdae.classifier.inputs import read_examples
+    from wdae.classifier.predictions import predictions
+
+    draw = random.Random(seed)
+    lists: dict[str, dict[str, list[str]]] = {}
+    for split in ("train", "test"):
+        lists[split] = {}
+        with (data / f"{split}.csv").open() as file:
+            for row in csv.DictReader(file):
+                lists[split].setdefault(row["label"], []).append(row["filename"])
+    with tempfile.TemporaryDirectory() as place:
+        root, shots = Path(place), {}
+        queries: list[tuple[str, Path]] = []
+        for name in sorted(draw.sample(sorted(lists["test"]), 5)):
+            some = draw.sample(lists["test"][name], 20)
+            (root / "shots" / name).mkdir(parents=True)
+            for file_name in some[:5]:
+                (root / "shots" / name / file_name).write_bytes((data / "images" / file_name).read_bytes())
+            shots[name] = [root / "shots" / name / file_name for file_name in sorted(some[:5])]
+            queries += [(name, data / "images" / file_name) for file_name in some[5:]]
+        ids = json.loads((Path(wdae.__file__).parent / "assets/resnet12/model.json").read_text())["class_ids"]
+        names = wdae.embedded_model().base.names
+        for _ in range(75):
+            c = draw.randrange(len(ids))
+            queries.append((names[c], data / "images" / draw.choice(lists["train"][ids[c]])))
+        model = wdae.embedded_model()
+        model.add(read_examples(model, [root / "shots"], None).features)
+        assert model.backbone is not None
+        theirs = predictions(model, model.backbone.features([file for _, file in queries]), top=3)
+        with server(SERVICE, root / "data") as (port, _), wdae.Client(f"http://127.0.0.1:{port}") as client:
+            own = client.models()[0].id
+            client.teach(own, shots)
+            ours = list(client.predict_many(own, [file for _, file in queries], top=3))
+    answers = [(one.prediction, item) for one, item in zip(ours, theirs, strict=True)]
+    worst = max(
+        abs(p.probability - q)
+        for said, item in answers
+        if said is not None
+        for p, q in zip(said.probabilities, item.probabilities, strict=True)
+    )
+    equal = [
+        said is not None
+        and [p.class_ for p in said.probabilities] == list(item.classes)
+        and said.unknown == item.unknown
+        for said, item in answers
+    ]
+    right = [
+        [said is not None and said.probabilities[0].class_ == label, item.classes[0] == label]
+        for (said, item), (label, _) in zip(answers, queries, strict=True)
+    ]
+    accuracies = np.array(right).mean(0).round(4).tolist()
+    return {
+        "queries": len(queries),
+        "answers equal": sum(equal),
+        "largest difference of a probability": worst,
+        "5-shot all accuracy, service and library": accuracies,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["load", "teach", "large", "memory", "same"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--data", type=Path)
+    given = parser.parse_args()
+    record = {
+        "load": lambda: load(given.rounds, given.seconds),
+        "teach": teach,
+        "large": large,
+        "memory": lambda: memory(given.count),
+        "same": lambda: same(given.data),
+    }[given.what]()
+    record["load of the machine"] = os.getloadavg()
+    print(json.dumps(record, indent=2, ensure_ascii=False))
+    keep(f"serve-{given.what}", record)
+
+
+if __name__ == "__main__":
+    main()
