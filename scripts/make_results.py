@@ -147,7 +147,9 @@ def ahead_in(record: dict[str, Any]) -> list[str]:
     for n_shot in sorted({row["n_shot"] for row in record["rows"]}):
         means = {r["method"]: r["metrics"]["novel"]["mean"] for r in record["rows"] if r["n_shot"] == n_shot}
         ahead = [name for name, mean in means.items() if mean > means.get("wdae-gnn", 1)]
-        named = ", ".join(f"{m} ({100 * means[m]:.2f})" for m in sorted(ahead, key=means.__getitem__)[::-1])
+        seeing = {r["method"] for r in record["rows"] if r["info"].get("transductive")}
+        words = {name: f"{100 * means[name]:.2f}" + (", transductive" * (name in seeing)) for name in ahead}
+        named = ", ".join(f"{m} ({words[m]})" for m in sorted(ahead, key=means.__getitem__)[::-1])
         if ahead:
             own = f"{100 * means['wdae-gnn']:.2f}"
             out += [f"Novel accuracy, {n_shot}-shot: ahead of wdae-gnn ({own}) are {named}.", ""]

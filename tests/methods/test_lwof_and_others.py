@@ -34,7 +34,7 @@ NEAREST_MEAN = [
     "prototypical",
     "lwof-average",
     "activations",
-    "relation",
+    "relation-cosine",
     "prototype-matching-h",
     "fine-tune",
 ]

@@ -17,8 +17,8 @@ from wdae.errors import EpisodeError, ModelError, RecipeError, StorageError
 from wdae.evaluation.measure import load_methods
 from wdae.evaluation.protocol import few_way
 from wdae.methods import BaseClasses, LearnedMethod, Support, make, names
-from wdae.methods.base import Method, base_classes
-from wdae.methods.registry import register
+from wdae.methods.base import Method, base_classes, prepared
+from wdae.methods.registry import FORMER, register
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
 from wdae.stage2.config import MetaRecipe, TrainingConfig
@@ -55,7 +55,7 @@ def test_base_accuracy_of_a_method_that_has_none(
 
 
 def test_a_singular_ridge_system(small_bank: FeatureBank) -> None:
-    method = make("r2d2", dim=small_bank.dim, n_base=small_bank.n_base, penalty=0.0)
+    method = make("ridge-cosine", dim=small_bank.dim, n_base=small_bank.n_base, penalty=0.0)
     twice = small_bank.select(Part.NOVEL).features[:1].expand(1, 2, 1, -1)
     with pytest.raises(ModelError, match=r"singular.*penalty above 0"):
         method.adapt(Support(twice), base_classes(small_bank))
@@ -166,8 +166,8 @@ def test_recipes_that_name_no_learned_method(small_bank: FeatureBank) -> None:
 
 
 def test_an_untrained_method_by_its_name() -> None:
-    with pytest.raises(ModelError, match="maml must be trained first: wdae train --method maml"):
-        load_methods(["maml"], torch.device("cpu"), torch.float32)
+    with pytest.raises(ModelError, match="proto-maml must be trained first: wdae train --method proto-maml"):
+        load_methods(["proto-maml"], torch.device("cpu"), torch.float32)
     given = ["initial-estimate", "fine-tune", "lda", "lda:shrink=0.5", "lda"]
     found = load_methods(given, torch.device("cpu"), torch.float32)
     assert [m.name for m in found] == given[:4]
@@ -183,15 +183,85 @@ def test_options_of_a_method_that_it_does_not_take(word: str) -> None:
 
 
 def test_the_reference_is_measured_even_if_not_asked_for() -> None:
-    assert chosen_methods(CompareRecipe(methods=("maml",))) == ["initial-estimate", "maml"]
+    assert chosen_methods(CompareRecipe(methods=("proto-maml",))) == ["initial-estimate", "proto-maml"]
     assert chosen_methods(CompareRecipe())[0] == "initial-estimate"
-    assert len(chosen_methods(CompareRecipe(methods=("all",), reference="maml"))) == len(names())
+    assert len(chosen_methods(CompareRecipe(methods=("all",), reference="proto-maml"))) == len(names())
 
 
 def test_a_name_is_taken_once() -> None:
     class Again(LearnedMethod):
-        name = "maml"
+        name = "proto-maml"
 
     with pytest.raises(ModelError, match="already"):
         register(Again)
     assert issubclass(Again, Method)
+
+
+@pytest.mark.parametrize(("before", "now"), FORMER.items())
+def test_a_file_of_before_a_method_had_its_own_name_still_opens(
+    before: str, now: str, tmp_path: Path, small_bank: FeatureBank
+) -> None:
+    """Files say what a method was called when they were written; some such names are other systems now."""
+    sizes = {
+        "dim": small_bank.dim,
+        "n_base": small_bank.n_base,
+        "generator": torch.Generator().manual_seed(0),
+    }
+    method = make(now, **sizes)
+    assert isinstance(method, LearnedMethod)
+    method.name = before
+    save_method(tmp_path / "model.safetensors", method, before)
+    opened = load_method(tmp_path / "model.safetensors")
+    assert type(opened) is type(method) and opened.name == before
+    support, queries = Support(torch.randn(2, 5, 3, small_bank.dim)), torch.randn(2, 4, small_bank.dim)
+    found, wanted = (m.adapt(support, base_classes(small_bank))(queries) for m in (opened, method.eval()))
+    assert torch.equal(found, wanted)
+
+
+def test_a_former_name_says_the_new_one() -> None:
+    with pytest.raises(ModelError, match="what was called so before is proto-maml"):
+        make("maml", dim=8, n_base=4)
+
+
+def test_r2d2_scores_as_published(small_bank: FeatureBank) -> None:
+    """α times what scikit-learn's ridge regression of one-hot labels predicts, for each episode by itself."""
+    from sklearn.linear_model import Ridge
+
+    method = make("r2d2", dim=small_bank.dim, n_base=small_bank.n_base, penalty=0.7, scale=3.0)
+    support, queries = torch.randn(2, 5, 3, small_bank.dim), torch.randn(2, 4, small_bank.dim)
+    with torch.no_grad():
+        found = method.adapt(Support(support), base_classes(small_bank))(queries)
+    for e in range(2):
+        rows = torch.nn.functional.normalize(support[e].flatten(0, 1), dim=1).numpy()
+        labels = torch.eye(5).repeat_interleave(3, 0).numpy()
+        model = Ridge(alpha=0.7, fit_intercept=False).fit(rows, labels)
+        wanted = 3.0 * model.predict(torch.nn.functional.normalize(queries[e], dim=1).numpy())
+        torch.testing.assert_close(found[e], torch.as_tensor(wanted).float(), atol=1e-4, rtol=1e-4)
+
+
+def test_centred_mean_against_a_plain_loop(small_bank: FeatureBank) -> None:
+    pool, train = (small_bank.select(part).features for part in (Part.NOVEL, Part.BASE_TRAIN))
+    method, centre = prepared(make("centred-mean"), small_bank), train.mean(0)
+    support, queries = pool[:15].view(1, 5, 3, -1), pool[None, 20:30]
+    found = method.adapt(Support(support), base_classes(small_bank))(queries)[0]
+
+    def at(rows: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(rows - centre, dim=-1)
+
+    means = torch.stack([at(shots).mean(0) for shots in support[0]])
+    assert torch.equal(found.argmax(1), torch.cdist(at(queries[0]), means).argmin(1))
+
+
+def test_the_gnn_reads_labels_from_its_nodes(small_bank: FeatureBank) -> None:
+    """With all features alike only the labels of the nodes can tell classes apart: they carry no evidence."""
+    method = make(
+        "gnn", dim=small_bank.dim, n_base=small_bank.n_base, generator=torch.Generator().manual_seed(0)
+    )
+    pool = small_bank.select(Part.NOVEL).features
+    support = pool[:10].view(1, 5, 2, -1)
+    known = base_classes(small_bank)
+    with torch.no_grad():
+        alike = method.adapt(Support(support[:, :1].expand(1, 5, 2, -1)), known)(pool[None, :3])
+        own = method.adapt(Support(support), known)(support.flatten(1, 2))
+    assert (alike.softmax(-1) - 0.2).abs().max() < 0.1
+    assert torch.equal(own[0].argmax(1), torch.arange(5).repeat_interleave(2))

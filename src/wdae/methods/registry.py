@@ -11,19 +11,20 @@ import torch
 from wdae.errors import ModelError, nearest
 from wdae.methods.base import Method
 from wdae.methods.baselines.activations import Activations
+from wdae.methods.baselines.centred_mean import CentredMean
 from wdae.methods.baselines.feat import Feat
 from wdae.methods.baselines.fine_tune import FineTune
-from wdae.methods.baselines.gnn import GraphNetwork
+from wdae.methods.baselines.gnn import ExampleGraph, GraphNetwork
 from wdae.methods.baselines.lda import LinearDiscriminant
 from wdae.methods.baselines.leo import Leo
 from wdae.methods.baselines.logistic import LogisticRegression, LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention, LwofAverage
-from wdae.methods.baselines.maml import FirstOrderMaml, Maml
+from wdae.methods.baselines.maml import FirstOrderProtoMaml, ProtoMaml
 from wdae.methods.baselines.matching import Matching
 from wdae.methods.baselines.prototype_matching import PrototypeMatchingH
 from wdae.methods.baselines.prototypical import Prototypical
-from wdae.methods.baselines.r2d2 import R2D2
-from wdae.methods.baselines.relation import Relation
+from wdae.methods.baselines.r2d2 import R2D2, RidgeCosine
+from wdae.methods.baselines.relation import Relation, RelationCosine
 from wdae.methods.baselines.simpleshot import SimpleShot
 from wdae.methods.baselines.snail import Snail
 from wdae.methods.baselines.tpn import Propagation
@@ -36,6 +37,7 @@ from wdae.printing import warn
 _CLASSES: tuple[type[Method], ...] = (
     InitialEstimate,
     SimpleShot,
+    CentredMean,
     LinearDiscriminant,
     FineTune,
     LogisticRegression,
@@ -45,12 +47,15 @@ _CLASSES: tuple[type[Method], ...] = (
     PrototypeMatchingH,
     Feat,
     Relation,
+    RelationCosine,
     R2D2,
+    RidgeCosine,
     GraphNetwork,
+    ExampleGraph,
     Propagation,
     Snail,
-    Maml,
-    FirstOrderMaml,
+    ProtoMaml,
+    FirstOrderProtoMaml,
     Leo,
     Activations,
     LwofAverage,
@@ -61,6 +66,14 @@ METHODS: dict[str, type[Method]] = {
     "wdae-mlp": WDAE,
     "wdae-gnn": WDAE,
 }
+FORMER = {
+    "gnn": "example-graph",
+    "maml": "proto-maml",
+    "maml-first-order": "proto-maml-first-order",
+    "r2d2": "ridge-cosine",
+    "relation": "relation-cosine",
+}
+"""What methods were called before, in files of theirs; some of these names are now the published systems'."""
 _SETTING = ("dim", "n_base", "scale", "generator")  # what a learned method gets from the bank, not a user
 
 
@@ -100,6 +113,8 @@ def find(name: str) -> type[Method]:
     """
     if name not in METHODS:
         _take_installed()
+    if name not in METHODS and name in FORMER:
+        raise ModelError(f"no method is called {name}; what was called so before is {FORMER[name]}")
     if name not in METHODS:
         hint = nearest(name, METHODS)
         known = "" if "known:" in hint else f" (there are: {', '.join(METHODS)})"

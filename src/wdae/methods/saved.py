@@ -15,7 +15,7 @@ from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, WeightGenerator
 from wdae.methods.records import EstimateState, LearnedState, PosteriorRecord, WdaeState
-from wdae.methods.registry import make
+from wdae.methods.registry import FORMER, METHODS, make
 from wdae.methods.wdae import WDAE
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.posterior import Posterior
@@ -132,13 +132,8 @@ def _built(
     if large := [v for v in _numbers(state.options) if not -_LARGEST <= v <= _LARGEST]:
         raise ValueError(f"an option of {large[0]}")
     size: dict[str, Any] = {"dim": state.dim, "n_base": state.n_base, **state.options}
-    with torch.device("meta"):  # so that sizes cannot ask for more memory than the file has bytes
-        shapes = {
-            name: t.shape for name, t in getattr(make(state.method, **size), "state_dict", dict)().items()
-        }
-    if shapes != {name: t.shape for name, t in tensors.items()}:
-        raise ValueError(f"its weights are not those of {state.method} of {state.dim} dimensions")
-    made = make(state.method, **size)
+    name = _named(state.method, size, {key: t.shape for key, t in tensors.items()})
+    made = make(name, **size)
     if not isinstance(made, LearnedMethod):
         raise ValueError(f"{state.method} is not learned")
     made.load_state_dict(tensors)
@@ -147,6 +142,23 @@ def _built(
             raise ValueError(f"{state.method} has no balance")
         made.balance = Calibration.from_json(state.balance.model_dump(mode="json"))
     return made.to(device).eval()
+
+
+def _named(name: str, size: dict[str, Any], wanted: dict[str, torch.Size]) -> str:
+    """The method that a file's weights are of: the one it names, or what was called so before."""
+    for one in (name, FORMER.get(name)):
+        if one is None or (one == name and name in FORMER and name not in METHODS):
+            continue
+        try:
+            with torch.device("meta"):  # so that sizes cannot ask for more memory than the file has bytes
+                built = make(one, **size)
+        except ModelError:  # options of the former method
+            if name not in FORMER or one != name:
+                raise
+            continue
+        if {key: t.shape for key, t in getattr(built, "state_dict", dict)().items()} == wanted:
+            return one
+    raise ValueError(f"its weights are not those of {name} of {size['dim']} dimensions")
 
 
 def _numbers(value: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""MAML: model-agnostic meta-learning."""
+"""Proto-MAML: gradient steps from class means, learned through."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from wdae.nn.linear import identity_linear, masked_mean
 from wdae.runtime.device import full_precision
 
 
-class Maml(LearnedMethod):
-    """A linear classifier adapted by gradient steps, whose start is learned through the steps.
+class ProtoMaml(LearnedMethod):
+    """A linear classifier that starts at the class means and is adapted by gradient steps, learned through.
 
-    Chelsea Finn, Pieter Abbeel, Sergey Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep
-    Networks", ICML 2017, https://arxiv.org/abs/1703.03400 (algorithm 2). Scores are ``γ · w_c · (g ⊙ f) +
-    b_c`` with f an embedded feature. The inner loop adapts rows w, biases b and gain g of an episode; the
-    outer loop learns their start and the step sizes (second order).
+    Eleni Triantafillou et al., "Meta-Dataset: A Dataset of Datasets for Learning to Learn from Few Examples",
+    ICLR 2020, https://arxiv.org/abs/1903.03096 (Proto-MAML), after Chelsea Finn, Pieter Abbeel, Sergey
+    Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017,
+    https://arxiv.org/abs/1703.03400 (algorithm 2). MAML itself, which adapts a whole network from a learned
+    start, is not here. Scores are ``γ · w_c · (g ⊙ f) + b_c`` with f an embedded feature. The inner loop
+    adapts rows w, biases b and gain g of an episode; the outer loop learns their start and the step sizes
+    (second order).
 
     Departures: only this classifier is adapted, on frozen features; the linear embedding below it (identity
     at the start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017,
-    https://arxiv.org/abs/1707.09835). A learned start that all classes share would cancel in the softmax, so
-    rows start at the class means (Proto-MAML, Triantafillou et al., ICLR 2020,
-    https://arxiv.org/abs/1903.03096). Chosen on validation classes of the embedded bank: at 5 shots 0.15
-    points above nearest mean, and 0.08 below it from zero (at 1 shot 0.98 and 1.25 above).
+    https://arxiv.org/abs/1707.09835). Rows start at the class means at unit length; biases at 0. Chosen on
+    validation classes of the embedded bank: at 5 shots 0.15 points above nearest mean, and 0.08 below it from
+    zero (at 1 shot 0.98 and 1.25 above).
 
     Args:
         n_steps: inner steps.
@@ -35,9 +37,9 @@ class Maml(LearnedMethod):
         from_means: start rows at the class means, at unit length, not at zero.
     """
 
-    name = "maml"
-    about = "a head adapted by gradient steps, its start learned through them"
-    paper = "Finn 2017"
+    name = "proto-maml"
+    about = "a head adapted by gradient steps from class means, learned through them"
+    paper = "Triantafillou 2020"
     joint = False
     training_defaults = FEW_WAY
     second_order = True
@@ -81,9 +83,9 @@ class Maml(LearnedMethod):
         return lambda queries: scorer(unit(queries))
 
 
-class FirstOrderMaml(Maml):
-    """First-order MAML: gradients of the inner loop count as constants (Finn et al. 2017, section 5.2)."""
+class FirstOrderProtoMaml(ProtoMaml):
+    """The same to first order: gradients of the inner loop count as constants (Finn et al. 2017, 5.2)."""
 
-    name = "maml-first-order"
+    name = "proto-maml-first-order"
     about = "the same without second derivatives"
     second_order = False
