@@ -10,7 +10,7 @@ import torch
 from wdae import FeatureBank, Part, learn, synthetic_bank
 from wdae.calibration.fit_detector import fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
-from wdae.calibration.unknown import RATE, Detector, share_below
+from wdae.calibration.unknown import RATE, Detector, joined, share_below
 from wdae.classifier import Model, load, save
 from wdae.classifier.predictions import predictions
 from wdae.classifier.summary import summary
@@ -196,3 +196,10 @@ def test_drawn_outliers_are_the_same_for_a_seed(tmp_path: Path) -> None:
     for kind in first:
         bytes_ = [[file.read_bytes() for file in some[kind]] for some in (first, again, other)]
         assert bytes_[0] == bytes_[1] != bytes_[2]
+
+
+def test_an_example_is_as_ordinary_as_itself() -> None:
+    """However its share was rounded: elsewhere, or in a batch of another size."""
+    few, one = torch.full((2,), 0.02), torch.ones(2)
+    told = joined(0 * one, one, torch.tensor([0.02 - 1e-6, 0.01]), few)
+    assert told.tolist() == pytest.approx([1.0, 0.1])

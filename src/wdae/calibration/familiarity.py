@@ -15,6 +15,8 @@ from wdae.methods.records import QUANTILES, SHOTS, WAYS, interpolate
 Array = npt.NDArray[Any]
 OUTLIER_SHARE = 0.1
 """Of all false alarms, the share that may come of the test for pictures of nothing."""
+ROUNDING = 1e-4
+"""By how much an example may seem less ordinary than itself: rounding differs by machine and batch."""
 RATE = 0.05
 """The rate of false alarms, and of warnings, that figures are measured at."""
 STRAYS = (3, 5, 10)
@@ -87,7 +89,7 @@ class Familiarity:
             as_added = np.max(each, 0)
             allowed = self.ordinary[np.argmax(each, 0)]
         ordinary = self._ordinary(features)
-        ordinary = np.where((as_added >= as_base) & (ordinary >= allowed), 1.0, ordinary)
+        ordinary = np.where((as_added >= as_base) & (ordinary >= allowed - ROUNDING), 1.0, ordinary)
         return np.minimum(np.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wdae.calibration.familiarity import OUTLIER_SHARE, check_kept
+from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
 from wdae.calibration.familiarity import RATE as RATE
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
@@ -219,7 +219,7 @@ def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor)
 
     An added class may be one of text or of plain colours: what is no less ordinary than its examples passes.
     """
-    passes = (as_added >= as_base) & (ordinary >= allowed)
+    passes = (as_added >= as_base) & (ordinary >= allowed - ROUNDING)
     ordinary = torch.where(passes, torch.ones_like(ordinary), ordinary)
     return torch.minimum(torch.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
 
