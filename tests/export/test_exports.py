@@ -17,6 +17,7 @@ from tiny_backbone import paint
 from wdae.bank import FeatureBank
 from wdae.classifier import Model, learn, save
 from wdae.classifier.picture_backbone import PictureBackbone
+from wdae.classifier.predictions import predictions
 from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.export import export_linear, export_onnx, export_torchscript
@@ -95,15 +96,17 @@ def test_onnx_classifier(model: Model, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     assert [i.name for i in session.get_inputs()] == ["features"]
     for n in (1, 3, 64):
-        scores, chances = session.run(None, {"features": queries(model, n).numpy()})
+        scores, chances, unknown = session.run(None, {"features": queries(model, n).numpy()})
+        wanted = [one.unknown for one in predictions(model, queries(model, n))]
+        assert unknown.tolist() == wanted
         np.testing.assert_allclose(scores, model.scores(queries(model, n)).numpy(), atol=1e-4)
         np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
     labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
     assert labels == list(model.names)
 
 
-def test_onnx_from_pictures_on(seeing: Model, tmp_path: Path) -> None:
-    export_onnx(seeing, tmp_path / "m.onnx")
+def test_onnx_from_squares_on(seeing: Model, tmp_path: Path) -> None:
+    export_onnx(seeing, tmp_path / "m.onnx", "squares")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     assert session.get_inputs()[0].name == "images"
     pictures = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(3))

@@ -162,7 +162,7 @@ def initializers(weights: Mapping[str, Array]) -> bytes:
     """
     tensors = []
     for name, value in weights.items():
-        array = np.ascontiguousarray(value, dtype=np.float32)
+        array = np.asarray(value, dtype=np.float32, order="C")
         fields = b"".join(_number(1, side) for side in array.shape) + _number(2, 1)  # dims, type float
         tensors.append(_field(5, fields + _field(8, name.encode()) + _field(9, array.tobytes())))
     return _field(7, b"".join(tensors))  # the model's graph

@@ -64,7 +64,7 @@ class OnnxNetwork(nn.Module):
         array = images.detach().cpu().numpy().astype(_NUMBERS[given.type])
         if given.shape[1] != 3 and given.shape[-1] == 3:
             array = array.transpose(0, 2, 3, 1)
-        array, wanted = np.ascontiguousarray(array), self._chosen(session)
+        array, wanted = np.ascontiguousarray(array), self.chosen(session)
         fixed = given.shape[0] if isinstance(given.shape[0], int) else len(array)
         found = []
         for start in range(0, len(array), max(1, fixed)):
@@ -74,7 +74,8 @@ class OnnxNetwork(nn.Module):
             found.append(session.run([wanted], {given.name: full})[0][: len(piece)])
         return torch.from_numpy(np.concatenate(found)).float().to(images.device)
 
-    def _chosen(self, session: Any) -> str:
+    def chosen(self, session: Any) -> str:
+        """The output that features are taken from."""
         shapes = {one.name: len(one.shape) for one in session.get_outputs()}
         if self.output is not None and self.output not in shapes:
             raise RecipeError(f"the graph has no output {self.output!r}; it has: {', '.join(shapes)}")

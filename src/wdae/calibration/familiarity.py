@@ -64,9 +64,9 @@ class Familiarity:
         if false_alarms == 0:
             return 0.0
         alone = interpolate(_curve(self.kept["alone"][0]), false_alarms)
-        if not len(self.shots) or not self._played:
+        if not len(self.shots) or not self.played:
             return alone
-        rows = {self._nearest(k) for k in self.shots.tolist()}
+        rows = {self.nearest(k) for k in self.shots.tolist()}
         curves = [_curve(self.kept[kind][row]) for row in rows for kind in ("base", "added")]
         joint = min(interpolate(curve, false_alarms) for curve in curves)
         return alone + min(1.0, len(self.shots) / WAYS) * (joint - alone)
@@ -79,9 +79,9 @@ class Familiarity:
         if len(self.means):
             ratios = self._ratios(vectors, self.means, self.counts).max(1)
             as_base = share_below(self.kept["known"][0], ratios)
-        if len(self.shots) and self._played:
+        if len(self.shots) and self.played:
             ratios = self._ratios(vectors, self.added, self.shots)
-            rows = [self._nearest(k) for k in self.shots.tolist()]
+            rows = [self.nearest(k) for k in self.shots.tolist()]
             each = [
                 share_below(self.kept["own"][row], ratios[:, i]) ** float(self.kept["exponent"][row])
                 for i, row in enumerate(rows)
@@ -93,13 +93,13 @@ class Familiarity:
         return np.minimum(np.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
 
     @property
-    def _played(self) -> list[int]:
+    def played(self) -> list[int]:
         """Numbers of shots that pseudo-novel classes were played with."""
         return [int(k) for k in self.kept["shots"]] if "shots" in self.kept else []
 
-    def _nearest(self, shots: int) -> int:
+    def nearest(self, shots: int) -> int:
         """The row of the number of shots that was played next to this one."""
-        return min(range(len(self._played)), key=lambda row: abs(math.log(self._played[row] / shots)))
+        return min(range(len(self.played)), key=lambda row: abs(math.log(self.played[row] / shots)))
 
     def _ordinary(self, features: Array) -> Array:
         if "outlier" not in self.kept:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wdae.calibration.familiarity import Familiarity
 from wdae.calibration.probabilities import calibration_error
 from wdae.calibration.unknown import Added, Detector
 from wdae.classifier.head import Head
+from wdae.classifier.light.answers import Answers, Space, csv_line
 from wdae.classifier.light.answers import Prediction as Prediction
-from wdae.classifier.light.answers import csv_line
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.errors import RecipeError
@@ -81,6 +82,31 @@ def _likely(
     return [
         tuple(head.names[c] for c in row[some[row]].tolist()) for row, some in zip(order, inside, strict=True)
     ]
+
+
+def answers_of(model: Model) -> Answers:
+    """What a model answers now, as arrays alone."""
+    head, base, space, known = model.head, model.base, None, None
+    if head.space is not None:
+        whiten = None if head.space.whiten is None else head.space.whiten.numpy()
+        space = Space(head.space.power, head.space.centre.numpy(), whiten)
+    if base.detector is not None:
+        kept = {
+            name: t.float() if t.is_floating_point() else t for name, t in base.detector.tensors().items()
+        }
+        arrays = {name: tensor.numpy() for name, tensor in kept.items()}
+        added = _added(model, base.detector, list(model.added))
+        known = Familiarity(
+            arrays,
+            arrays["means"],
+            arrays["counts"],
+            added.means.numpy(),
+            added.shots.numpy(),
+            added.ordinary.numpy(),
+        )
+    curve = tuple(base.calibration.familiarity)
+    matrix, offsets, prior = (tensor.numpy() for tensor in (head.matrix, head.offsets, head.prior))
+    return Answers(head.names, head.n_base, matrix, offsets, prior, space, curve, known)
 
 
 @dataclass(frozen=True, eq=False)

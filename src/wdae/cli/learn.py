@@ -22,6 +22,7 @@ def learn(
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    start: Annotated[Path | None, Parameter(name="--from")] = None,
     method: str | None = None,
     backbone: str | None = None,
     side: int | None = None,
@@ -59,6 +60,8 @@ def learn(
         The base classes.
     output
         The model to make: a folder.
+    start
+        Take a model as it is: another model's folder, or an ONNX file that wdae export has written.
     method
         A trained method to teach with: the folder of wdae train, its model.safetensors, or initial-estimate.
     backbone
@@ -100,6 +103,9 @@ def learn(
         check_sources([source])
     if not resume:
         refuse_existing(output)
+    if start is not None:
+        _take(start, output, source)
+        return
     from wdae.classifier.learn_job import LearnJob, check_method, go_on, job_folder
     from wdae.classifier.sources import run_job
     from wdae.classifier.store import save
@@ -141,4 +147,22 @@ def learn(
         if (kept := unfinished(output)).exists():
             warn(f"{kept} keeps what was done; go on with: {go_on(asked, output)}")
         raise
+    print_summary(summary(output))
+
+
+def _take(start: Path, output: Path, source: Path | None) -> None:
+    """A model as it is, in a folder of its own."""
+    from wdae.classifier.store import load, save
+    from wdae.classifier.summary import print_summary, summary
+    from wdae.errors import ModelError
+
+    if source is not None:
+        raise ModelError(f"--from takes a model as it is; leave {source} out, or --from")
+    if start.suffix == ".onnx" and start.is_file():
+        from wdae.export.whole import open_export
+
+        model = open_export(start)
+    else:
+        model = load(start)
+    save(model, output)
     print_summary(summary(output))

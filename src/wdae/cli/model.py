@@ -119,7 +119,16 @@ def _answers(folder: ModelFolder, coverage: float | None) -> Answers | TorchAnsw
 
 
 def info(model: Model, /, *, json: Json = False) -> None:
-    """Show a model's classes, shots, history, sizes and figures, and check its files."""
+    """Show a model's classes, shots, history, sizes and figures, and check its files.
+
+    Of an exported ONNX file: what it says of itself.
+    """
+    if model.suffix == ".onnx" and model.is_file():
+        from wdae.export.about import facts_of, print_facts
+
+        told = facts_of(model)
+        print(json_text(told, indent=2)) if json else print_facts(told)
+        return
     check_model(model)
     from wdae.classifier.summary import print_summary, summary
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ PngImagePlugin.MAX_TEXT_CHUNK = 2**20
 PngImagePlugin.MAX_TEXT_MEMORY = 2**24
 
 _ORIENTATION = 0x0112
+_REACH = 3  # pixels that a filter may look at, at most; of the result
 
 
 def decode(data: bytes, at_least: int | None = None) -> Pixels:
@@ -100,10 +102,19 @@ def resample(
     size: int,
     interpolation: Interpolation = "bilinear",
 ) -> Pixels:
-    """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, antialiased."""
-    how = Image.Resampling[interpolation.upper()]
-    image = Image.fromarray(pixels).resize((size, size), how, box=box)
-    return np.asarray(image)
+    """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, antialiased.
+
+    Rows are resampled first, then columns: which of the two goes first decides the last bit, and Pillow's own
+    choice depends on its version and on the picture.
+    """
+    how, (left, top, right, bottom) = Image.Resampling[interpolation.upper()], box
+    if interpolation == "nearest":
+        return np.asarray(Image.fromarray(pixels).resize((size, size), how, box=box))
+    margin = _REACH * max(1.0, (bottom - top) / size) + 1  # rows beyond the box that its edges are made of
+    first, last = max(0, int(top - margin)), min(len(pixels), math.ceil(bottom + margin))
+    image = Image.fromarray(pixels[first:last])
+    image = image.resize((size, last - first), how, box=(left, 0, right, last - first))
+    return np.asarray(image.resize((size, size), how, box=(0, top - first, size, bottom - first)))
 
 
 def _plain_jpeg(data: bytes, at_least: int) -> Pixels | None:

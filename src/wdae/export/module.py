@@ -14,7 +14,7 @@ from wdae.classifier.model import Model
 from wdae.errors import ModelError
 from wdae.methods.records import RISKS
 
-Part = Literal["auto", "whole", "classifier"]
+Part = Literal["auto", "whole", "squares", "classifier"]
 
 
 class ExportedClassifier(nn.Module):
@@ -74,7 +74,7 @@ def export_module(model: Model, head: Head, part: Part = "auto") -> tuple[nn.Mod
         head: the model's classifier for the question that the file is to answer.
         part: ``whole`` starts at pictures, ``classifier`` at features; ``auto``: at pictures if it can.
     """
-    if part == "auto":
+    if part in ("auto", "squares"):
         part = "whole" if model.backbone is not None else "classifier"
     generator = torch.Generator().manual_seed(0)
     if part == "classifier":
