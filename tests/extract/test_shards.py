@@ -13,8 +13,9 @@ from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.errors import BankError, RecipeError, StorageError
 from wdae.extract.run import extract
-from wdae.extract.shards import Shard, merge_shards
+from wdae.extract.shards import merge_shards
 from wdae.runtime.distributed import Team
+from wdae.storage.shard import Shard
 
 ALONE = Team(0, 1, torch.device("cpu"))
 

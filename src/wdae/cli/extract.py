@@ -6,6 +6,7 @@ from typing import Literal
 
 from wdae.cli.options import Device, NewBank, check_sources
 from wdae.cli.recipe import recipe_command
+from wdae.data.remote import is_remote
 from wdae.errors import RecipeError
 from wdae.extract.config import ExtractConfig
 from wdae.printing import say
@@ -34,9 +35,10 @@ def extract(
     ray_address
         The cluster's address; without, one is started on this machine.
     """
-    check_sources([recipe.data])
+    if not is_remote(recipe.data):
+        check_sources([recipe.data])
     from wdae.extract.run import run_extraction
-    from wdae.extract.shards import Shard
+    from wdae.storage.shard import Shard
 
     part = None if shard is None else Shard.parse(shard)
     if part is not None and engine == "ray":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -25,11 +26,6 @@ from wdae.cli.options import (
 from wdae.errors import DataError, ModelError
 from wdae.printing import json_text, say
 
-if TYPE_CHECKING:
-    from wdae.classifier.light.answers import Answers
-    from wdae.classifier.light.folder import ModelFolder
-    from wdae.classifier.predictions import TorchAnswers
-
 
 def predict(
     model: Model,
@@ -46,6 +42,9 @@ def predict(
     strict: Strict = False,
     skip_broken: SkipBroken = True,
     device: Device = "auto",
+    shard: str | None = None,
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
 ) -> None:
     """Classify pictures: wdae predict model a.jpg photos/ --top 5.
 
@@ -66,6 +65,13 @@ def predict(
         base or added: from 0.5 to 0.99. Two columns more: how many they are, and their names.
     output
         Write to this file, which appears when it is whole.
+    shard
+        Classify one part of the pictures alone, 2/8 is the second of eight; the outputs of all parts, one
+        after the other, are those of the whole.
+    engine
+        ray shares the pictures out among the machines of a Ray cluster (pip install 'wdae[ray]').
+    ray_address
+        The cluster's address; without, one is started on this machine.
     """
     check_model(model)
     if top < 1:
@@ -74,48 +80,55 @@ def predict(
         raise ModelError(f"--false-alarms lies between 0 and 1, got {false_alarms}")
     share, sources = parse_share(expect), tuple(check_sources(sources))
     from wdae.classifier.light.answers import csv_heading
+    from wdae.classifier.light.cluster import Question, lines_by_ray
     from wdae.classifier.light.folder import ModelFolder
-    from wdae.classifier.light.sources import stream_items
+    from wdae.classifier.light.sources import find_pictures, is_feature_file
     from wdae.data.findings import tell_left_out
     from wdae.storage.files import atomic_file
+    from wdae.storage.shard import Shard
+    from wdae.storage.unfinished import working
 
-    opened, unreadable = ModelFolder.open(model), list[str]()
-    chosen = parse_only(only, opened.names)
-    among = None if chosen is None else opened.chosen(chosen)
-    answers = _answers(opened, coverage).asked(expect=share, only=among)
+    part = None if shard is None else Shard.parse(shard)
+    if part is not None or engine == "ray":
+        if part is not None and engine == "ray":
+            raise ModelError("--shard is for machines without an engine; give --shard or --engine ray")
+        if any(is_feature_file(source) for source in sources):
+            raise ModelError("pictures are shared out, not files of features; leave --shard and --engine out")
+        pictures = find_pictures(sources)
+        sources = tuple(Path(name) for name in (pictures if part is None else part.of(pictures)))
+    chosen = parse_only(only, ModelFolder.open(model, verify=False).names) if only else None
+    form: Literal["line", "json", "csv"] = "json" if json else "csv" if csv else "line"
+    among = tuple(chosen) if isinstance(chosen, list) else chosen
+    question = Question(str(model), top, share, among, false_alarms, form, device, coverage)
+    unreadable: list[str] = []
+    headed = csv and (part is None or part.number == 1)
 
-    def lines() -> Iterator[str]:
-        if csv:
+    def lines(work: Path | None = None) -> Iterator[str]:
+        folder, answers = question.ready()
+        if headed:
             yield csv_heading(min(top, len(answers.names)), coverage is not None)
-        for names, features in stream_items(opened, sources, unreadable, device):
-            found = answers.predictions(features, top, false_alarms)
-            for name, one in zip(names, found, strict=True):
-                yield one.as_json(name) if json else one.as_csv(name) if csv else one.as_line(name)
+        if work is not None:
+            yield from lines_by_ray(question, list(map(str, sources)), unreadable, work, ray_address)
+        elif sources or part is None:
+            yield from question.lines(folder, answers, sources, unreadable)
 
     count = 0
     if output is None:
-        for count, line in enumerate(lines(), start=1 - csv):  # noqa: B007
+        if engine == "ray":
+            raise ModelError("--engine ray writes a file, so that it can go on where it was; give -o FILE")
+        for count, line in enumerate(lines(), start=1 - headed):  # noqa: B007
             print(line)
     else:
-        with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-            count = sum(bool(file.write(line + "\n")) for line in lines()) - csv
+        with (
+            working(output) if engine == "ray" else nullcontext() as work,
+            atomic_file(output) as temporary,
+            temporary.open("w", encoding="utf-8") as file,
+        ):
+            count = sum(bool(file.write(line + "\n")) for line in lines(work)) - headed
         say(f"{output}: {count} lines")
     tell_left_out(unreadable)
     if unreadable and (strict or not skip_broken or not count):
         raise DataError(f"{len(unreadable)} pictures cannot be read; {count} others were classified")
-
-
-def _answers(folder: ModelFolder, coverage: float | None) -> Answers | TorchAnswers:
-    if coverage is not None:
-        from wdae.classifier.predictions import TorchAnswers
-        from wdae.classifier.store import load
-
-        return TorchAnswers(load(folder.path), coverage=coverage)
-    if folder.has_answers:
-        return folder.answers()
-    from wdae.classifier.store import computed_answers
-
-    return computed_answers(folder)
 
 
 def info(model: Model, /, *, json: Json = False) -> None:

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from wdae.data.csv_list import read_csv_list
 from wdae.data.findings import Findings, folders_in, left_out, part_named
-from wdae.data.folders import read_folders
+from wdae.data.folders import read_csv_list, read_folders
 from wdae.data.image_set import ImageSet
 from wdae.data.imagenet_fs import read_imagenet_fs
 from wdae.data.mini_imagenet import read_mini_imagenet
+from wdae.data.remote import is_remote, is_tars, read_bucket, read_tars
 from wdae.data.splits import Reading, load_split
 from wdae.data.tiered_imagenet import read_tiered_imagenet
 from wdae.errors import DataError, nearest
 from wdae.parts import Part
 from wdae.printing import warn
 
-LAYOUTS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs", "folders", "csv")
+LAYOUTS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs", "folders", "csv", "webdataset")
 
 
 def open_dataset(
@@ -33,7 +33,7 @@ def open_dataset(
     """Open a set of pictures.
 
     Args:
-        path: a folder, or a CSV file.
+        path: a folder, a CSV file, tars of WebDataset, or an address in a bucket (``s3://bucket/folder``).
         layout: one of ``LAYOUTS``; ``auto`` recognises it.
         reading: of ImageNet-FS's split, see :data:`wdae.data.splits.Reading`.
         part: what pictures of your own are for, where neither folders nor list say it.
@@ -74,24 +74,27 @@ def find(
     part: str | Part = Part.BASE_TRAIN,
 ) -> Findings:
     """As :func:`open_dataset`, but what is missing is reported instead of refused."""
-    root = Path(path)
-    if not root.exists():
-        raise DataError(f"{root} does not exist; give a folder of pictures or a CSV file")
-    if layout == "auto":
-        layout = recognise(root)
     here = part_named(part)
     if here is None:
         raise DataError(f"unknown part {part!r}{nearest(part, [known.value for known in Part])}")
+    if is_remote(path):
+        return read_bucket(path, here)
+    root = Path(path)
+    if not root.exists():
+        raise DataError(f"{root} does not exist; give a folder of pictures, a CSV file or tars")
+    if layout == "auto":
+        layout = recognise(root)
     readers: dict[str, Callable[[], Findings]] = {
         "mini-imagenet": lambda: read_mini_imagenet(root),
         "tiered-imagenet": lambda: read_tiered_imagenet(root),
         "imagenet-fs": lambda: read_imagenet_fs(root, reading),
         "folders": lambda: read_folders(root, here),
         "csv": lambda: read_csv_list(_list_file(root), here),
+        "webdataset": lambda: read_tars(root, here),
     }
     if layout not in readers:
         raise DataError(f"unknown layout {layout!r}{nearest(layout, (*LAYOUTS, 'auto'))}")
-    if root.is_file() and layout != "csv":
+    if root.is_file() and layout not in ("csv", "webdataset"):
         raise DataError(f"{root} is a file; the layout {layout} is a folder")
     return readers[layout]()
 
@@ -101,6 +104,8 @@ def recognise(root: Path) -> str:
     if root.is_file():
         if root.suffix.lower() == ".csv":
             return "csv"
+        if is_tars(root):
+            return "webdataset"
         raise DataError(f"{root} is neither a folder nor a CSV file")
     if any(root.glob("mini-imagenet-cache-*.pkl")):
         return "mini-imagenet"
@@ -110,6 +115,8 @@ def recognise(root: Path) -> str:
         (root / f"{name}.csv").is_file() for name in ("train", "val", "test")
     ):
         return "mini-imagenet"
+    if is_tars(root):
+        return "webdataset"
     names = folders_in(root)
     inside = {name: set(folders_in(root / name)) for name in names if part_named(name) is not None}
     classes = set().union(*inside.values()) if inside else set(names)

@@ -69,7 +69,7 @@ class FileSource:
 
     def read(self, index: int, at_least: int | None = None) -> Pixels:
         """The decoded file."""
-        return _named(self.describe(index), self._bytes(index), at_least)
+        return decoded(self.describe(index), self._bytes(index), at_least)
 
     def describe(self, index: int) -> str:
         """The file's path."""
@@ -121,7 +121,7 @@ class EncodedSource:
 
     def read(self, index: int, at_least: int | None = None) -> Pixels:
         """The decoded picture."""
-        return _named(self.describe(index), bytes(self.items[index]), at_least)
+        return decoded(self.describe(index), bytes(self.items[index]), at_least)
 
     def describe(self, index: int) -> str:
         """The name given for it."""
@@ -208,7 +208,8 @@ def file_stamp(files: Iterable[str]) -> str:
     return whole.hexdigest()
 
 
-def _named(name: str, data: bytes, at_least: int | None) -> Pixels:
+def decoded(name: str, data: bytes, at_least: int | None) -> Pixels:
+    """A picture from its encoded bytes; an error names it."""
     try:
         return decode(data, at_least)
     except DataError as error:

@@ -38,7 +38,7 @@ class ExtractConfig(Config):
     places: ClassVar[tuple[str, ...]] = ("backbone", "backbone_options")
 
     data: Path
-    """The folder of the data set."""
+    """The data set: a folder, a list (.csv), tars of WebDataset, or any of these in a bucket (s3://...)."""
     layout: str = "auto"
     """How the folder is laid out; ``auto`` finds out."""
     reading: Literal["names", "positions"] | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wdae.data.remote import is_remote
 from wdae.errors import MissingExtraError, RunError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.job import Job
@@ -38,48 +39,50 @@ def run_chunks(
         done: called with each chunk as it comes, in any order.
         address: of the cluster; None starts one on this machine, which ends with this process.
     """
-    if not todo:
-        return 0.0
+    began, count = time.monotonic(), 0
+    items = [{"start": start} for start in todo]
+    for row in pool(Embedder, (_placed(config), versions(), trust), items, address):
+        start, shape = int(row["start"][0]), tuple(int(n) for n in row["shape"][0])
+        features = torch.from_numpy(np.frombuffer(row["features"][0], np.float32).reshape(shape).copy())
+        done(start, features, np.frombuffer(row["rows"][0], np.int64).copy())
+        count += shape[0]
+    return count / max(1e-9, time.monotonic() - began)
+
+
+def pool(
+    actor: type[Any], arguments: tuple[Any, ...], items: Sequence[dict[str, Any]], address: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """What actors make of items, each a batch of one, as it comes; as many actors as GPUs, else as cores.
+
+    Args:
+        actor: a class that is made with ``arguments`` on a worker, and called with batches.
+    """
+    if not items:
+        return
     ray = connect(address)
-    gpus = float(ray.cluster_resources().get("GPU", 0))
-    cores = int(ray.cluster_resources().get("CPU", 1))
-    most = max(1, min(int(gpus) or cores, len(todo)))
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    most = max(1, min(gpus or int(ray.cluster_resources().get("CPU", 1)), len(items)))
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    chunks = ray.data.from_items([{"start": start} for start in todo], override_num_blocks=len(todo))
-    found = chunks.map_batches(
-        Embedder,
+    found = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
+        actor,
         batch_size=1,
-        fn_constructor_args=(_placed(config), versions(), trust),
+        fn_constructor_args=arguments,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most, max_tasks_in_flight_per_actor=2),
         num_cpus=1,
         num_gpus=1 if gpus else 0,
     )
-    began, count = time.monotonic(), 0
     try:
-        for row in found.iter_batches(batch_size=1, prefetch_batches=1, batch_format="numpy"):
-            start, shape = int(row["start"][0]), tuple(int(n) for n in row["shape"][0])
-            features = torch.from_numpy(np.frombuffer(row["features"][0], np.float32).reshape(shape).copy())
-            done(start, features, np.frombuffer(row["rows"][0], np.int64).copy())
-            count += shape[0]
+        yield from found.iter_batches(batch_size=1, prefetch_batches=1, batch_format="numpy")
     except ray.exceptions.RayError as error:
         raise RunError(f"the cluster gave up: {_reason(error)}") from error
-    return count / max(1e-9, time.monotonic() - began)
 
 
 class Embedder:
     """An actor: the backbone and the data set, opened once, then chunk after chunk."""
 
     def __init__(self, config: ExtractConfig, driver: dict[str, str], trust: Trust = ()) -> None:
-        mine = versions()
-        if mine != driver:
-            apart = ", ".join(
-                f"{k} {driver[k]} here, {mine[k]} there" for k in driver if mine[k] != driver[k]
-            )
-            raise RunError(
-                f"the driver and a worker on {os.uname().nodename} differ in versions: {apart}; features"
-                " would differ too: install the same on all machines"
-            )
+        refuse_other_versions(driver)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cpu":
             torch.set_num_threads(1)  # of its one core
@@ -125,9 +128,20 @@ def versions() -> dict[str, str]:
     return {"wdae": __version__, "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
 
 
+def refuse_other_versions(driver: dict[str, str]) -> None:
+    """Raise, on a worker, where what features depend on is not what the driver has."""
+    mine = versions()
+    apart = [f"{key} {value} here, {mine[key]} there" for key, value in driver.items() if mine[key] != value]
+    if apart:
+        raise RunError(
+            f"the driver and a worker on {os.uname().nodename} differ in versions: {', '.join(apart)};"
+            " features would differ too: install the same on all machines"
+        )
+
+
 def _placed(config: ExtractConfig) -> ExtractConfig:
     """The recipe with whole paths: workers have working folders of their own."""
-    places: dict[str, Any] = {"data": config.data if "://" in str(config.data) else config.data.absolute()}
+    places: dict[str, Any] = {"data": config.data if is_remote(config.data) else config.data.absolute()}
     if config.trained is not None:
         places["backbone"] = str(config.trained.absolute())
     elif config.backbone.startswith("onnx:"):

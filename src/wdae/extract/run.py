@@ -17,12 +17,13 @@ import torch
 
 from wdae.extract.config import ExtractConfig
 from wdae.extract.job import Job
-from wdae.extract.shards import Shard, save_shard
+from wdae.extract.shards import save_shard
 from wdae.extract.views import Rows
 from wdae.runs.progress import progress
 from wdae.runtime.distributed import Team, join
 from wdae.storage.files import refuse_existing
 from wdae.storage.records import read_json, write_json
+from wdae.storage.shard import Shard
 from wdae.storage.tensors import load_parts, save_tensors
 from wdae.storage.trust import Trust
 from wdae.storage.unfinished import empty, unfinished, working

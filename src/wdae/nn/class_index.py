@@ -54,7 +54,7 @@ class ClassIndex:
         drawn = torch.randperm(len(weights), generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
         J = min(n_neighbours + 1, len(weights))  # itself among them
         exact = [(weights[some] @ weights.T).topk(J, dim=1).indices for some in drawn.split(64)]
-        true, width, recall = torch.cat(exact), WIDTH, 0.0
+        true, width, recall = torch.cat(exact), WIDTH // 2, 0.0
         made = cls(weights, index)
         while recall < RECALL and width <= _WIDEST:
             index.expansion_search = width

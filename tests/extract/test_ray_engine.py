@@ -1,0 +1,95 @@
+"""Extraction and prediction by Ray: what one process makes, and what is said where there is no cluster."""
+
+from __future__ import annotations
+
+import builtins
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage1_samples import extraction
+
+from wdae.bank import FeatureBank
+from wdae.cli.main import main
+from wdae.errors import MissingExtraError, RunError
+from wdae.extract import ray_engine
+from wdae.extract.run import extract
+from wdae.runtime.distributed import Team
+
+ray = pytest.importorskip("ray")
+ALONE = Team(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(tmp_path: Path) -> None:
+    config = extraction(tmp_path, chunk=16)
+    extract(config, tmp_path / "one", ALONE)
+    extract(config, tmp_path / "ray", ALONE, engine="ray")
+    one, two = (FeatureBank.open(tmp_path / name) for name in ("one", "ray"))
+    assert one.digest == two.digest and one.info == two.info
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["learn", "-o", str(tmp_path / "knows")])
+    pictures = sorted(map(str, (tmp_path / "pictures").rglob("*.png")))[:20]
+    words = ["predict", str(tmp_path / "knows"), *pictures, "--csv", "--top", "2", "-o"]
+    for name, more in (("plain.csv", []), ("ray.csv", ["--engine", "ray"])):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, str(tmp_path / name), *more])
+    assert (tmp_path / "plain.csv").read_text() == (tmp_path / "ray.csv").read_text()
+
+    parts = []
+    for number in (1, 2, 3):
+        parts.append(tmp_path / f"part-{number}.csv")
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, str(parts[-1]), "--shard", f"{number}/3"])
+    assert "".join(part.read_text() for part in parts) == (tmp_path / "plain.csv").read_text()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "versions", lambda: {"wdae": "0.0.1", "torch": "1.0", "numpy": "1.0"})
+    with pytest.raises(RunError, match=r"differ in versions: wdae 0\.0\.1 here, .* there"):
+        extract(extraction(tmp_path, chunk=40), tmp_path / "bank", ALONE, engine="ray")
+    assert not (tmp_path / "bank").exists()
+
+
+def test_ray_that_is_absent_and_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "ray":
+            raise ImportError(name)
+        return real(name, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", without)
+        with pytest.raises(MissingExtraError, match=r"pip install 'wdae\[ray\]'"):
+            ray_engine.connect(None)
+    if ray.is_initialized():
+        ray.shutdown()
+    monkeypatch.setattr(ray, "init", _nowhere)
+    with pytest.raises(RunError, match=r"no Ray cluster at 10\.0\.0\.9:1: nobody there; start one with"):
+        ray_engine.connect("10.0.0.9:1")
+
+
+def _nowhere(**options: Any) -> None:
+    raise ConnectionError("nobody there")
+
+
+def test_shard_or_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = extraction(tmp_path)
+    words = ["extract", "--data", str(config.data), "--backbone", str(config.backbone)]
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "-o", str(tmp_path / "bank"), "--shard", "1/2", "--engine", "ray"])
+    assert "give --shard or --engine ray" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "bank", ignore_errors=True)
