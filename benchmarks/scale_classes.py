@@ -236,12 +236,16 @@ def main() -> None:
     parser.add_argument("--accuracy", type=int, nargs="*", default=[100_000])
     parser.add_argument("--dim", type=int, default=640)
     parser.add_argument("--hidden", type=int, default=320)
+    parser.add_argument("--cores", type=int, default=None, help="cores to compare, open, add and predict on")
     parser.add_argument("--scratch", type=Path, default=None, help="where models are saved meanwhile")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--part", nargs="+", default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part is not None:
         job, *words = args.part
+        if args.cores is not None and job in ("against", "use"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+            torch.set_num_threads(args.cores)
         done: dict[str, Any]
         if job == "measure":
             done = measure(int(words[0]), args.dim, args.hidden, words[1], Path(words[2]))
@@ -254,6 +258,7 @@ def main() -> None:
 
     def part(*words: str) -> dict[str, Any]:
         command = [sys.executable, __file__, "--dim", str(args.dim), "--hidden", str(args.hidden)]
+        command += [] if args.cores is None else ["--cores", str(args.cores)]
         ran = subprocess.run([*command, "--part", *words], check=True, stdout=subprocess.PIPE, text=True)
         found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         found["load"] = os.getloadavg()[0]
@@ -261,6 +266,7 @@ def main() -> None:
         return found
 
     record: dict[str, Any] = {"dim": args.dim, "hidden": args.hidden, "threads": torch.get_num_threads()}
+    record["cores"] = args.cores or os.cpu_count()
     record |= {"against": [], "accuracy": [], "rows": []}
     for n in args.against:
         record["against"].append(part("against", str(n)))
