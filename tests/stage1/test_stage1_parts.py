@@ -248,3 +248,14 @@ def test_refreshed_statistics_are_those_of_the_pictures() -> None:
     variances = [o.transpose(0, 1).flatten(1).var(1) for o in outputs]
     assert torch.allclose(norm.running_var, torch.stack(variances).mean(0), atol=1e-4)
     assert norm.momentum == 0.1
+
+
+def test_a_model_and_its_teachers_are_all_compiled() -> None:
+    """Their stages are of one kind, and torch compiles a kind eight times unless told otherwise."""
+    models = [
+        build_recognition_model("resnet12", {"image_size": 16, "widths": [4, 4, 4, 4]}, 3, seed=seed)
+        for seed in range(4)
+    ]
+    for model in models:
+        model.compile_stages("default")
+    assert torch._dynamo.config.recompile_limit >= sum(len(model.backbone.stages) for model in models)

@@ -15,6 +15,8 @@ from wdae import backbones
 from wdae.nn.cosine import CosineClassifier
 from wdae.stage1.mixup import Mix
 
+_MOST_COMPILED = 64
+
 
 class Recognition(NamedTuple):
     """The output of a recognition model.
@@ -64,6 +66,11 @@ class RecognitionModel(nn.Module):
 
         Shapes are fixed during training, so each stage is compiled once.
         """
+        import torch._dynamo.config as limits
+
+        # Stages of one kind, of a model and of its teachers, share a count of how often they were compiled;
+        # those beyond it would quietly run uncompiled.
+        limits.recompile_limit = max(limits.recompile_limit, _MOST_COMPILED)
         for stage in self.backbone.stages:
             stage.compile(mode=mode, dynamic=False)
 
