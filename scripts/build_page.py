@@ -36,7 +36,8 @@ def install() -> None:
     there = PAGE / "node_modules" / ".package-lock.json"
     lock = PAGE / "package-lock.json"
     if not there.is_file() or there.stat().st_mtime < lock.stat().st_mtime:
-        npm("ci", "--ignore-scripts")
+        # Not `npm ci`: it asks for the builds of every platform, which not every registry has.
+        npm("install", "--no-save", "--ignore-scripts")
 
 
 def types(file: Path) -> None:

@@ -93,7 +93,8 @@ def served(folder: Path) -> Iterator[str]:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     url, log = f"http://127.0.0.1:{port}", folder / "log"
-    command = [sys.executable, "-m", "wdae", "serve", "--data", str(folder / "data"), "--port", str(port)]
+    start = "from wdae.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "serve", "--data", str(folder / "data"), "--port", str(port)]
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -126,28 +127,31 @@ def draw(folder: Path, images: Path) -> None:
     things = {kind: painted(folder / kind, kind, 8) for kind in ("cup", "star", "fish", "house")}
     with served(folder) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        wide = {"viewport": {"width": 1180, "height": 780}, "device_scale_factor": 1.5}
+        wide = {"viewport": {"width": 1280, "height": 860}, "device_scale_factor": 1.25}
         page = browser.new_context(**wide).new_page()
         page.goto(url)
         for kind in ("cup", "star", "fish"):
             teach(page, kind, things[kind][:6])
 
-        def shoot(name: str, view: str) -> None:
+        def shoot(name: str, view: str, there: str) -> None:
             page.locator(f'nav a[href="#/{view}"]').click()
-            page.wait_for_timeout(1500)
+            page.locator(there).first.wait_for()
+            page.wait_for_timeout(700)
             page.screenshot(path=images / f"serve-{name}.png")
 
-        page.get_by_role("button", name="Close").first.click()
-        shoot("teach", "teach")
+        page.get_by_text("fish learned").first.wait_for()
+        page.get_by_role("region", name="Messages").get_by_role("button", name="Close").click()
+        shoot("teach", "teach", "[role=option] img")
         page.locator('nav a[href="#/try"]').click()
         page.set_input_files("main input[type=file]", things["fish"][7])
-        shoot("try", "try")
-        for view in ("know", "cost", "history"):
-            shoot(view, view)
+        shoot("try", "try", "text=Why?")
+        shoot("know", "know", "svg[role=img] circle")
+        shoot("cost", "cost", ".figure")
+        shoot("history", "history", "ol li")
         phone = {"viewport": {"width": 390, "height": 780}, "is_mobile": True, "has_touch": True}
         page = browser.new_context(**phone, device_scale_factor=1.5, color_scheme="dark").new_page()
         page.goto(url)
-        shoot("phone", "teach")
+        shoot("phone", "teach", "[role=option] img")
         browser.close()
 
 

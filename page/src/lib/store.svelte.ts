@@ -1,9 +1,9 @@
 // What the page knows of the service, and everything that changes it.
 import { SvelteSet } from "svelte/reactivity";
 import { t } from "../texts";
-import { Problem, call, get, inModel, useToken } from "./api";
+import { Problem, type Sent, call, get, inModel, useToken } from "./api";
 import { type Found, chunks, count } from "./files";
-import type { About, Class, Model, ModelItem, Refused, Taught } from "./types";
+import type { About, Class, Classes, Job, Model, ModelItem, Models, Refused, Taught } from "./types";
 
 export type Notice = { id: number; text: string; bad: boolean; undo?: { to: number; now: number } };
 export type Waiting = { id: number; file: File; url: string };
@@ -71,7 +71,7 @@ class Store {
   }
 
   async loadModels(): Promise<void> {
-    this.models = (await get<{ items: ModelItem[] }>("/models")).items;
+    this.models = (await get<Models>("/models")).items;
   }
 
   async open(id: string): Promise<void> {
@@ -84,7 +84,7 @@ class Store {
   async loadClasses(): Promise<void> {
     const items: Class[] = [];
     for (;;) {
-      const page = await get<{ items: Class[]; total: number }>(
+      const page = await get<Classes>(
         `${inModel(this.id, "classes")}?kind=added&limit=1000&offset=${items.length}`,
       );
       items.push(...page.items);
@@ -221,6 +221,8 @@ class Store {
           for (const one of taught.added) taken.add(one.class);
           pictures += taught.added.length;
           refused = [...refused, ...taught.refused];
+          // A name that no class may have: the pictures wait for a better one.
+          if (!taught.added.length && taught.refused.every((r) => r.reason.startsWith("class name"))) this.wait(some);
           shown.done += some.length;
           await this.refresh();
         }
@@ -242,9 +244,11 @@ class Store {
       const form = new FormData();
       form.append("kind", "import_zip");
       form.append("file", zip, zip.name);
-      const job = await call<{ id: string }>("POST", inModel(this.id, "jobs"), { form });
+      const job = await call<Job>("POST", inModel(this.id, "jobs"), { form });
       const end = await follow(job.id, (done, total) => Object.assign(shown, { done, total }));
-      if (end.state !== "done") throw new Problem(422, end.message ?? "");
+      if (end.state !== "done") throw new Problem(422, end.message);
+      const refused = end.result?.refused;
+      if (Array.isArray(refused)) this.refused = [...this.refused, ...(refused as Refused[])];
     });
     this.pending = this.pending.filter((p) => p.id !== shown.id);
   }
@@ -281,20 +285,16 @@ class Store {
   }
 
   async undo(to?: number, now?: number): Promise<void> {
-    await this.change(null, () =>
-      call("POST", inModel(this.id, "undo"), {
-        json: to === undefined ? {} : { to },
-        ...(now === undefined ? {} : { ifMatch: now }),
-      }),
-    ) && this.tell(to === undefined ? t.history.undone : t.history.wentBack(to));
+    const sent: Sent = { json: to === undefined ? {} : { to } };
+    if (now !== undefined) sent.ifMatch = now;
+    const text = to === undefined ? t.history.undone : t.history.wentBack(to);
+    await this.change(text, () => call("POST", inModel(this.id, "undo"), sent));
   }
 
   async redo(): Promise<void> {
-    (await this.change(null, () => call("POST", inModel(this.id, "redo")))) && this.tell(t.history.redone);
+    await this.change(t.history.redone, () => call("POST", inModel(this.id, "redo")));
   }
 }
-
-export type Job = { id: string; state: string; done: number; total: number; message?: string | null; result?: unknown };
 
 /** Wait for a job, with its progress as it comes. */
 export function follow(id: string, seen: (done: number, total: number) => void): Promise<Job> {

@@ -251,6 +251,7 @@ export const en = {
     back: "Go back to here",
     backTo: (n: number) => `Go back to here, change ${n}`,
     start: "The starting model",
+    past: "taken back",
     undone: "Taken back.",
     redone: "Done again.",
     wentBack: (n: number) => (n === 0 ? "Back at the starting model." : `Back at change ${n}.`),

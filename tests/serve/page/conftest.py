@@ -1,0 +1,147 @@
+"""A service on a free port and one Chromium a module; nothing is mocked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import build_page
+import pytest
+from draw_page import FLAGS, INSTALL, painted, served
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a service with a data folder of its own."""
+    with served(tmp_path_factory.mktemp("service")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, with a camera that is none."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip(f"no chromium here: {INSTALL}")
+    playwright = pytest.importorskip("playwright.sync_api", reason=INSTALL)
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield running
+        running.close()
+
+
+def ask(url: str, method: str = "GET", value: object = None) -> Any:
+    """JSON of the service."""
+    data = None if value is None else json.dumps(value).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+class Shown:
+    """A page that shows a model of its own, and what a person does with it."""
+
+    def __init__(self, page: Any, address: str, model: str) -> None:
+        self.page, self.address, self.model = page, address, model
+        self.faults: list[str] = []
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._heard)
+
+    def _heard(self, message: Any) -> None:
+        # What the browser says of answers that are no success belongs to the test that asked for them.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.faults.append(message.text)
+
+    def open(self, view: str = "teach") -> Any:
+        self.page.goto(f"{self.address}/#/{view}")
+        self.page.wait_for_selector("main h1")
+        return self.page
+
+    def go(self, view: str) -> Any:
+        """By the link, as a person does."""
+        self.page.locator(f'nav a[href="#/{view}"]').click()
+        return self.page
+
+    def drop(self, files: list[Path], onto: str = '[aria-label^="Drop pictures"]') -> None:
+        """Files let go over something."""
+        held = self.page.evaluate_handle("() => new DataTransfer()")
+        for file in files:
+            self.page.evaluate(
+                "([held, name, bytes]) =>"
+                " held.items.add(new File([new Uint8Array(bytes)], name, {type: 'image/jpeg'}))",
+                [held, file.name, list(file.read_bytes())],
+            )
+        for event in ("dragenter", "dragover", "drop"):
+            self.page.dispatch_event(onto, event, {"dataTransfer": held})
+
+    def teach(self, name: str, files: list[Path]) -> None:
+        """Drop pictures, type their name, Enter."""
+        before = self.state()["revision"]
+        self.drop(files)
+        self.page.wait_for_selector("form >> text=What are these?")
+        self.page.keyboard.type(name)
+        self.page.keyboard.press("Enter")
+        self.until(lambda: self.state()["revision"] > before)
+        self.until(lambda: self.page.evaluate("document.querySelectorAll('[aria-busy=true]').length === 0"))
+
+    def state(self) -> Any:
+        return ask(f"{self.address}/api/v1/models/{self.model}")
+
+    def counts(self) -> dict[str, int]:
+        """How many examples each taught class has, as the service says."""
+        return {one["name"]: one["examples"] for one in self.state()["added"]}
+
+    def until(self, true: Callable[[], bool], seconds: float = 15) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "that did not happen in time"
+            self.page.wait_for_timeout(50)
+
+
+@pytest.fixture
+def show(browser: Any, address: str) -> Iterator[Callable[..., Shown]]:
+    """Open a page with a new model; keywords go to the browser's context."""
+    contexts, pages = [], []
+
+    def make(**keywords: Any) -> Shown:
+        model = ask(f"{address}/api/v1/models", "POST", {"name": f"tried {uuid.uuid4()}"})["id"]
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 860}, "accept_downloads": True, **keywords}
+        )
+        context.grant_permissions(["camera", "clipboard-read", "clipboard-write"], origin=address)
+        context.add_init_script(f"localStorage['wdae-model'] ??= '{model}'")
+        contexts.append(context)
+        pages.append(Shown(context.new_page(), address, model))
+        return pages[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert [fault for page in pages for fault in page.faults] == []
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Painted pictures, by what they show."""
+    folder = tmp_path_factory.mktemp("things")
+    return {kind: painted(folder / kind, kind, 6) for kind in ("cup", "star", "fish", "house")}
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """axe-core, as npm installs it for the page."""
+    file = build_page.PAGE / "node_modules" / "axe-core" / "axe.min.js"
+    if not file.is_file():
+        if shutil.which("npm") is None:
+            pytest.skip("axe-core comes with Node: install Node 20 or newer (apt-get install nodejs npm)")
+        try:
+            build_page.install()
+        except RuntimeError as error:
+            pytest.skip(f"axe-core cannot be installed: {error}")
+    return file.read_text()
