@@ -276,8 +276,7 @@ def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[s
         written.append(INDEX)
     save_tensors(folder / BASE, tensors)
     method = base.method
-    if method.balance is None:
-        assert isinstance(method, InitialEstimate)
+    if method.balance is None and isinstance(method, InitialEstimate):
         method = InitialEstimate(base.calibration)
     save_method(folder / METHOD, method, half=half)
     return {name: manifests.entry(folder / name) for name in written}
