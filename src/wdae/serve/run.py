@@ -18,6 +18,7 @@ from wdae.serve.service import Service
 from wdae.serve.settings import Settings
 
 FIRST = "my first model"
+_KEPT = 75  # seconds that an idle connection is kept: longer than proxies do, or a request meets a closed one
 _GRACE = 30  # seconds that requests have to end in when the service is stopped
 
 
@@ -64,4 +65,5 @@ def serve(settings: Settings) -> None:
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=_GRACE,
+        timeout_keep_alive=_KEPT,
     )
