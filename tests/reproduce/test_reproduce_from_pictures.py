@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_mini_imagenet_trains_a_model_for_each_table(
 ) -> None:
     data, run = made_trees.mini_imagenet(tmp_path / "data"), tmp_path / "run"
     words = ["reproduce", "mini-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
-    words += ["--rows", "wdae-mlp,wdae-mlp-trainval"]
+    words += ["--quick", "--rows", "wdae-mlp,wdae-mlp-trainval"]
     assert wdae(*words) == 0
     record = record_of(run)
     assert [(t["number"], t["role"]) for t in record["tables"]] == [
@@ -69,6 +70,39 @@ def test_mini_imagenet_trains_a_model_for_each_table(
     capsys.readouterr()
     assert wdae(*resume, "--held-out", 3) == 2
     assert "made with other settings" in capsys.readouterr().err
+
+
+def test_the_chain_of_mini_imagenet_trains_one_network_for_all_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two networks, a third that begins as the first and is taught by both, features of several views."""
+    data, run = made_trees.mini_imagenet(tmp_path / "data"), tmp_path / "run"
+    words = ["reproduce", "mini-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
+    small = ["mixup=null", "augment.size=16", "checkpoint_every=1"]
+    words[words.index("--stage2") : words.index("--stage2")] = small
+    words += ["--sizes", 16, "--crops", 2, "--rows", "wdae-mlp,wdae-mlp-trainval,wdae-gnn-paper"]
+    assert wdae(*words) == 0
+    said = capsys.readouterr()
+    assert "3 trainings one after the other (first 2 epochs, second 2 epochs" in said.out + said.err
+    chain = run / "stage1" / "held-out-chain"
+    assert {p.name for p in chain.iterdir() if p.is_dir()} == {"first", "second", "taught"}
+    taught = (chain / "taught" / "recipe.yaml").read_text()
+    assert f"start: {chain}/first/model" in taught and f"{chain}/second/model" in taught
+    assert "seed: 1" in (chain / "second" / "recipe.yaml").read_text()
+    record = record_of(run)
+    assert record["banks"].keys() == {"held-out"}  # one network, as in the paper
+    assert {(t["number"], t["role"]) for t in record["tables"]} == {(2, "held-out"), (3, "held-out")}
+    assert record["banks"]["held-out"]["crops"] == [2]
+    why = {entry["row"]: entry["why"] for entry in record["not_run"]}
+    assert "--quick" in why["wdae-mlp-trainval"]
+    # Interrupted after the first: the others are trained, the first is not trained again.
+    before = (chain / "first" / "metrics.jsonl").stat().st_mtime_ns
+    for gone in (chain / "taught", run / "banks", run / "rows"):
+        shutil.rmtree(gone)
+    named = ["--data", data, "--stage1", *STAGE1, *small]
+    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, *named) == 0
+    assert (chain / "first" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert (chain / "taught" / "model").is_dir()
 
 
 def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,27 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Training:
+    """One training of a chain of stage 1.
+
+    Args:
+        name: of its folder.
+        recipe: its file's name.
+        seed: added to that of the run.
+        start: the training that it begins with the weights of.
+        teachers: those that teach it.
+        images_per_second: on one H200, as was measured.
+    """
+
+    name: str
+    recipe: str
+    seed: int = 0
+    start: str | None = None
+    teachers: tuple[str, ...] = ()
+    images_per_second: int = 10_000
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A data set of the paper with everything it reports on it.
 
@@ -74,6 +95,9 @@ class Benchmark:
         tables: what to print.
         top5: whether the paper's figures are top-5.
         half_of_base: whether the split names the base classes whose images are test queries.
+        chain: the trainings of stage 1 that give our best features, of one network that holds base images
+            out; without, or with --quick, one training of ``stage1`` for each role.
+        chain_sizes, chain_crops: the views of a picture that its features are means over.
         split_held_out: whether ε and balance are fitted on one half of the held-out base images and the other
             half are the test queries; else all of them are both, or nothing is fitted on them.
     """
@@ -88,6 +112,9 @@ class Benchmark:
     tables: tuple[Table, ...]
     top5: bool = False
     half_of_base: bool = False
+    chain: tuple[Training, ...] = ()
+    chain_sizes: tuple[int, ...] = ()
+    chain_crops: int = 0
     split_held_out: bool = False
 
 
@@ -187,6 +214,13 @@ MINI_IMAGENET = Benchmark(
             reference=_INITIAL_BALANCED.name,
         ),
     ),
+    chain=(
+        Training("first", "stage1-resnet12-small", seed=0, images_per_second=15_800),
+        Training("second", "stage1-resnet12-small", seed=1, images_per_second=15_800),
+        Training("taught", "stage1-resnet12-small-taught", start="first", teachers=("first", "second")),
+    ),
+    chain_sizes=(72, 92),
+    chain_crops=16,
     split_held_out=True,
 )
 

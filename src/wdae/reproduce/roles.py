@@ -14,11 +14,12 @@ from pydantic import ConfigDict, Field
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
 from wdae.config import load, recipe_file
+from wdae.data.splits import load_split
 from wdae.errors import BankError, DataError, RunError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import run_extraction
 from wdae.parts import Part
-from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role
+from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Training
 from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.plan import parse_changes
 from wdae.runs.run import Run
@@ -32,6 +33,9 @@ from wdae.storage.records import Count, Info, Record, Text, construct, read_numb
 from wdae.storage.trust import refuse_untrusted
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
+
+
+IMAGES_OF_A_CLASS = 600  # of MiniImageNet
 
 
 class _Made(Record):
@@ -116,9 +120,35 @@ def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path
     return bank, model
 
 
-def why_missing(recipe: ReproduceRecipe, role: Role) -> str | None:
+def by_chain(benchmark: Benchmark, recipe: ReproduceRecipe) -> bool:
+    """Whether stage 1 is the benchmark's chain of trainings, of one network for all tables."""
+    return bool(benchmark.chain) and not recipe.quick and recipe.stage1_recipe is None
+
+
+def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
+    """What training the chain will take, in words; None where nothing of it is trained."""
+    bank, model = role_sources(recipe, "held-out")
+    if not by_chain(benchmark, recipe) or recipe.data is None or bank is not None or model is not None:
+        return None
+    split = load_split(benchmark.name, recipe.reading)
+    images = len(split.base) * (IMAGES_OF_A_CLASS - recipe.held_out)
+    chain = [
+        (training, stage1_config(benchmark, recipe, "held-out", training)) for training in benchmark.chain
+    ]
+    seconds = sum(config.epochs * images / training.images_per_second for training, config in chain)
+    epochs = ", ".join(f"{training.name} {config.epochs} epochs" for training, config in chain)
+    return (
+        f"stage 1: {len(chain)} trainings one after the other ({epochs}), about {seconds / 60:.0f} minutes, "
+        f"{seconds / 3600:.2f} GPU hours, on one H200, days on a CPU; then features and the rows, minutes there. "
+        "--resume goes on after an interruption; --quick is the paper's plain chain"
+    )
+
+
+def why_missing(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> str | None:
     """Why a role has no features; None where it has, or can be made."""
     bank, model = role_sources(recipe, role)
+    if bank is None and model is None and role != "held-out" and by_chain(benchmark, recipe):
+        return "the chain trains one network, which holds pictures out; --quick trains one for each table"
     if bank is not None or recipe.data is not None:
         return None
     option = _OPTIONS[role].replace("_", "-")
@@ -130,6 +160,7 @@ def why_missing(recipe: ReproduceRecipe, role: Role) -> str | None:
 def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> RoleBank:
     """The bank of a role, made first where it is not given."""
     given, model = role_sources(recipe, role)
+    given_model = model
     if given is not None:
         bank = FeatureBank.open(given)
         _check(bank, role, str(given))
@@ -139,10 +170,16 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
     made_from = _made_from(benchmark, recipe, role, model)
     if not folder.exists():
         seconds: dict[str, float] = {}
-        if model is None:
+        if model is None and by_chain(benchmark, recipe):
+            seconds["stage1"] = 0.0
+            for training in benchmark.chain:
+                model, took = _stage1(run, benchmark, recipe, role, training)
+                seconds["stage1"] += took
+        elif model is None:
             model, seconds["stage1"] = _stage1(run, benchmark, recipe, role)
+        assert model is not None
         began = time.perf_counter()
-        _extract(benchmark, recipe, model, folder)
+        _extract(benchmark, recipe, model, folder, _views(benchmark, recipe, given_model))
         seconds["extraction"] = time.perf_counter() - began
         write_json(notes, {"made_from": made_from, "seconds": seconds})
     made = read_record(_Made, notes) if notes.is_file() else _Made(made_from=made_from, seconds={})
@@ -160,19 +197,50 @@ def _made_from(
     benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, model: Path | None
 ) -> dict[str, Any]:
     """What a role's features depend on beside the pictures."""
-    kept: dict[str, Any] = {"flip_average": recipe.flip_average, "reading": recipe.reading}
-    if recipe.sizes:
-        kept["sizes"] = list(recipe.sizes)
-    if recipe.crops:
-        kept["crops"] = recipe.crops
+    flip_average, sizes, crops = _views(benchmark, recipe, model)
+    kept: dict[str, Any] = {"flip_average": flip_average, "reading": recipe.reading}
+    if sizes:
+        kept["sizes"] = list(sizes)
+    if crops:
+        kept["crops"] = crops
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
-    config = stage1_config(benchmark, recipe, role)
-    return kept | {"stage1": config.model_dump(mode="json", exclude_defaults=True)}
+    if by_chain(benchmark, recipe):
+        chain = {one.name: stage1_config(benchmark, recipe, role, one) for one in benchmark.chain}
+        return kept | {"chain": {name: _kept(config) for name, config in chain.items()}}
+    return kept | {"stage1": _kept(stage1_config(benchmark, recipe, role))}
 
 
-def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> Stage1Config:
-    """The recipe of a role's stage 1 with the command line's changes."""
+def _kept(config: Stage1Config) -> dict[str, Any]:
+    """What of a recipe of stage 1 must stay the same; where models of a chain lie need not."""
+    kept = config.model_dump(mode="json", exclude_defaults=True)
+    kept.pop("start", None)
+    kept.get("distillation", {}).pop("teachers", None)
+    return kept
+
+
+def _views(
+    benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None
+) -> tuple[bool, tuple[int, ...], int]:
+    """Which views features are means over: as given, or those of the chain."""
+    given = (recipe.flip_average, recipe.sizes, recipe.crops)
+    if model is not None or any(given) or not by_chain(benchmark, recipe):
+        return given
+    return True, benchmark.chain_sizes, benchmark.chain_crops
+
+
+def stage1_config(
+    benchmark: Benchmark,
+    recipe: ReproduceRecipe,
+    role: Role,
+    training: Training | None = None,
+    chain: Path = Path("stage1"),
+) -> Stage1Config:
+    """The recipe of a role's stage 1, or of one training of its chain, with the command line's changes.
+
+    Args:
+        chain: the folder that the chain's trainings lie in.
+    """
     changes: dict[str, Any] = {"data.path": str(recipe.data), "data.layout": benchmark.name}
     changes |= {"seed": recipe.seed, "data.allow_missing": recipe.allow_missing}
     changes |= {"data.reading": recipe.reading}
@@ -182,6 +250,13 @@ def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> 
         changes["data.classes"] = "base+validation"
     changes |= parse_changes(recipe.stage1, "--stage1")
     file = recipe_file(recipe.stage1_recipe or benchmark.stage1, benchmark.name)
+    if training is not None:
+        file = recipe_file(training.recipe, benchmark.name)
+        changes |= {"seed": recipe.seed + training.seed, "data.held_out_seed": recipe.seed}
+        if training.start is not None:
+            changes["start"] = str(chain / training.start / MODEL)
+        if training.teachers:
+            changes["distillation.teachers"] = [str(chain / name / MODEL) for name in training.teachers]
     config = load(Stage1Config, file, changes)
     refuse_untrusted(config.backbone, (), "the recipe of stage 1")  # a file may have said --stage1, too
     return config
@@ -194,16 +269,21 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
     return list(dict.fromkeys(roles))
 
 
-def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> tuple[Path, float]:
+def _stage1(
+    run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, training: Training | None = None
+) -> tuple[Path, float]:
     """Train a role's model, go on with it, or take the one an earlier call has finished."""
-    config = stage1_config(benchmark, recipe, role)
-    folder = run.path / "stage1" / role
-    clock = run.path / "stage1" / f"{role}.json"
-    if (folder / "recipe.yaml").is_file() and Run.open(folder).recipe(Stage1Config) != config:
-        raise RunError(
-            f"stage 1 ({role}) was begun in {folder} with another recipe; give the settings it began with, "
-            f"another folder with -o, or remove {folder} to train it again"
-        )
+    place = run.path / "stage1" / (role if training is None else f"{role}-chain")
+    config = stage1_config(benchmark, recipe, role, training, place)
+    folder = place if training is None else place / training.name
+    clock = folder.with_name(f"{folder.name}.json")
+    if (folder / "recipe.yaml").is_file():
+        begun = load(Stage1Config, folder / "recipe.yaml", outside=True)  # compared, not followed
+        if _kept(begun) != _kept(config):
+            raise RunError(
+                f"stage 1 ({role}) was begun in {folder} with another recipe; give the settings it began "
+                f"with, another folder with -o, or remove {folder} to train it again"
+            )
     before = read_number(clock)
     if (folder / MODEL).is_dir():
         return folder / MODEL, before
@@ -218,7 +298,13 @@ def _stage1(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role)
     return folder / MODEL, before
 
 
-def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder: Path) -> None:
+def _extract(
+    benchmark: Benchmark,
+    recipe: ReproduceRecipe,
+    model: Path,
+    folder: Path,
+    views: tuple[bool, tuple[int, ...], int],
+) -> None:
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")
     streamed = (model / CARD).is_file() and manifests.read(Stage1Manifest, model).recipe.data.stream
@@ -226,9 +312,9 @@ def _extract(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path, folder:
         data=recipe.data,
         layout=benchmark.name,
         backbone=str(model),
-        flip_average=recipe.flip_average,
-        sizes=recipe.sizes,
-        crops=recipe.crops,
+        flip_average=views[0],
+        sizes=views[1],
+        crops=views[2],
         allow_missing=recipe.allow_missing,
         stream=streamed,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from wdae.config import dump, find_recipe
 from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
+from wdae.printing import say
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ROLES, ReproduceRecipe
 from wdae.reproduce.plan import RowPlan, row_recipe, split_held_out
@@ -24,7 +25,7 @@ from wdae.reproduce.record import (
     trade_off_records,
 )
 from wdae.reproduce.render import markdown, table_name
-from wdae.reproduce.roles import RoleBank, needed_roles, open_role, why_missing
+from wdae.reproduce.roles import RoleBank, expected_cost, needed_roles, open_role, why_missing
 from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
 from wdae.runs.run import RECIPE, Run, exclusively
 from wdae.runtime.device import pick_device
@@ -77,7 +78,7 @@ def open_run(
             words += [f"--{key.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         refuse_unnamed(unnamed, dict.fromkeys(unnamed), output, shlex.join(words))
         if "split_held_out" not in begun.model_fields_set:  # begun when all pictures served both ends
-            begun = begun.model_copy(update={"split_held_out": False})
+            begun = begun.model_copy(update={"split_held_out": False, "quick": True})
         recipe = begun.model_copy(update=given)
         chosen_rows(benchmark, recipe)
         return run, recipe
@@ -93,13 +94,16 @@ def reproduce(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe) -> dict[s
     began = time.perf_counter()
     rows, left_out = chosen_rows(benchmark, recipe)
     wanted = [row.name for row in rows]
-    missing = {role: why for role in needed_roles(benchmark, wanted) if (why := why_missing(recipe, role))}
-    available = [role for role in needed_roles(benchmark, wanted) if role not in missing]
+    needed = needed_roles(benchmark, wanted)
+    missing = {role: why for role in needed if (why := why_missing(benchmark, recipe, role))}
+    available = [role for role in needed if role not in missing]
     if not available:
         raise RecipeError(
             f"nothing to reproduce {benchmark.title} from: give --data (pictures), --bank (features of every "
             "base picture's model), --held-out-bank or --trainval-bank"
         )
+    if cost := expected_cost(benchmark, recipe):
+        say(cost)
     placed = {table: role for table in benchmark.tables for role in table.roles[::-1] if role in available}
     banks = {role: open_role(run, benchmark, recipe, role) for role in dict.fromkeys(placed.values())}
     job = _Job(run, benchmark, recipe, placed, banks)
