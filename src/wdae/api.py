@@ -17,6 +17,7 @@ from wdae.classifier.store import is_model
 from wdae.classifier.store import load as load_model
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import chosen_methods, run_comparison
+from wdae.comparison.seeds import SeedsTable, run_seeds
 from wdae.comparison.table import ComparisonTable
 from wdae.config import load as read_recipe
 from wdae.config import recipe_file
@@ -142,7 +143,7 @@ def evaluate(
 
 def compare(
     recipe: CompareRecipe | str | Path, output: str | Path, *, resume: bool = False, force: bool = False
-) -> ComparisonTable:
+) -> ComparisonTable | SeedsTable:
     """Train and measure many methods on one bank, on the same episodes, as ``wdae compare`` does.
 
     Args:
@@ -173,6 +174,10 @@ def compare(
     chosen_methods(recipe)  # refused before anything is loaded or written
     bank = as_bank(recipe.bank)
     run = Run.resume(output) if resume else Run.create(output, recipe, seed=recipe.seed, force=force)
+    if recipe.seeds:
+        over = run_seeds(run, recipe, bank)
+        over.save(run.path)
+        return over
     table = run_comparison(run, recipe, bank)
     view = ComparisonTable(table, recipe.reference, paper_figures(bank), bank.info.get("backbone"))
     view.save(run.path)

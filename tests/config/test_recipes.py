@@ -24,6 +24,9 @@ NEWER = (
     "  anchors: 0\n",
     "  prior: 0.3\n",
     "  split_held_out: false\n",
+    "  episode_seed: null\n",
+    "seeds: []\n",
+    "episode_seed: null\n",
     "  groups: 1\n",
 )
 META = [f for f in FILES if f.name.startswith(("wdae-", "lwof"))]

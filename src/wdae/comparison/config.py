@@ -45,6 +45,11 @@ class CompareRecipe(Config):
     for both, so that base queries have been fitted on."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
+    seeds: tuple[int, ...] = ()
+    """Several seeds of training, in place of one: all on the test episodes of ``seed``; the table gives the
+    mean over them and how far they spread."""
+    episode_seed: int | None = Field(None, ge=0)
+    """Draws the test episodes; null: they follow from ``seed``."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1, ..."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

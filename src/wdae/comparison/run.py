@@ -231,4 +231,5 @@ def _finished(run: Run, name: str, n_shot: int, recipe: CompareRecipe) -> Result
 
 
 def _episode_seed(recipe: CompareRecipe) -> int:
-    return derive_seed(recipe.seed, "test episodes")
+    seed = recipe.seed if recipe.episode_seed is None else recipe.episode_seed
+    return derive_seed(seed, "test episodes")

@@ -20,6 +20,8 @@ class EvaluationConfig(Config):
     """Queries a novel class (few-way)."""
     episodes: int = Field(2000, ge=1)
     """Test episodes."""
+    episode_seed: int | None = Field(None, ge=0)
+    """Draws the test episodes; null: they follow from the recipe's seed, which training follows from."""
     step_episodes: int = Field(2000, ge=1)
     """Validation episodes on which ε is chosen for each number of shots."""
     steps: dict[int, float] | None = None

@@ -72,6 +72,9 @@ class ReproduceRecipe(Config):
     for both. By default as the benchmark has it: MiniImageNet yes; the others fit nothing on them."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
+    episode_seed: int | None = Field(None, ge=0)
+    """Draws the test episodes; null: they follow from ``seed``. Give it to compare several seeds of training
+    on the same episodes."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1, ..."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -64,7 +64,8 @@ class RowPlan:
     @property
     def seed(self) -> int:
         """Of the test episodes: the same for every row."""
-        return derive_seed(self.options.seed, "test episodes")
+        own = self.options.episode_seed
+        return derive_seed(self.options.seed if own is None else own, "test episodes")
 
     @property
     def split_held_out(self) -> bool:
@@ -91,6 +92,7 @@ class RowPlan:
             "ways": self.options.ways,
             "queries": self.options.queries,
             "seed": self.options.seed,
+            **({} if self.options.episode_seed is None else {"episode_seed": self.options.episode_seed}),
             **({"split_held_out": True} if self.split_held_out else {}),
             **({"reading": self.options.reading} if self.benchmark.half_of_base else {}),
             **({"curve_episodes": self.curve_episodes} if self.row.curves else {}),

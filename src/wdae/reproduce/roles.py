@@ -139,7 +139,7 @@ def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
     epochs = ", ".join(f"{training.name} {config.epochs} epochs" for training, config in chain)
     return (
         f"stage 1: {len(chain)} trainings one after the other ({epochs}), about {seconds / 60:.0f} minutes, "
-        f"{seconds / 3600:.2f} GPU hours, on one H200, days on a CPU; then features and the rows, minutes there. "
+        f"{seconds / 3600:.2f} GPU hours, on one H200, days on a CPU; then features and rows, minutes there. "
         "--resume goes on after an interruption; --quick is the paper's plain chain"
     )
 
@@ -147,7 +147,8 @@ def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
 def why_missing(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> str | None:
     """Why a role has no features; None where it has, or can be made."""
     bank, model = role_sources(recipe, role)
-    if bank is None and model is None and role != "held-out" and by_chain(benchmark, recipe):
+    trained = bank is None and model is None and recipe.data is not None
+    if trained and role != "held-out" and by_chain(benchmark, recipe):
         return "the chain trains one network, which holds pictures out; --quick trains one for each table"
     if bank is not None or recipe.data is not None:
         return None

@@ -180,7 +180,8 @@ def run_training(
 def report_methods(run: Run, methods: Sequence[Method], recipe: MetaRecipe, bank: FeatureBank) -> ResultTable:
     """Evaluate trained methods beside the initial estimate; results, plots and report go to the run."""
     device = pick_device(recipe.device)
-    seed = derive_seed(recipe.seed, "test episodes")
+    drawn = recipe.evaluation.episode_seed
+    seed = derive_seed(recipe.seed if drawn is None else drawn, "test episodes")
     tested = to_test(bank, recipe.evaluation)
     table = evaluate([InitialEstimate(), *methods], tested, recipe.evaluation, seed=seed, device=device)
     table.save(run.results)
