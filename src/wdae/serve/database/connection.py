@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITING = "wdae_writing"
+_BUSY = 30_000  # milliseconds that a writer waits for another one on SQLite
 _MIGRATING = 0x77646165  # the number of PostgreSQL's advisory lock: one program migrates at a time
 
 
@@ -83,7 +84,9 @@ class Database:
         if self.is_sqlite:
             with self.engine.connect() as connection:
                 connection.exec_driver_sql("ROLLBACK")  # not from within a transaction
+                connection.exec_driver_sql("PRAGMA busy_timeout=500")  # who reads just now is not waited for
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY}")
                 connection.exec_driver_sql("BEGIN")
 
     def close(self) -> None:
@@ -122,7 +125,7 @@ def _prepare(connection: Any, _record: Any) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
-        "busy_timeout=30000",
+        f"busy_timeout={_BUSY}",
         "secure_delete=ON",
     ):
         cursor.execute(f"PRAGMA {pragma}")
