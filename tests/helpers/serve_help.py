@@ -66,12 +66,12 @@ def teach(client: TestClient, model: str, **classes: list[bytes]) -> dict[str, A
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[str]:
+def running(settings: Settings, port: int = 0) -> Iterator[str]:
     """The address of a service that a real server runs in a thread of this process."""
     database = Database(settings.database_url)
     database.migrate()
     database.close()
-    config = uvicorn.Config(create_app(settings), port=0, log_config=None, access_log=False)
+    config = uvicorn.Config(create_app(settings), port=port, log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
