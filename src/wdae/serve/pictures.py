@@ -61,6 +61,10 @@ class PictureStore(ABC):
         """The zip of a starting model; KeyError where there is none."""
         return self._read(_key(_STARTING, digest, ".zip"))
 
+    def has_starting(self, digest: str) -> bool:
+        """Whether a starting model is kept."""
+        return self._exists(_key(_STARTING, digest, ".zip"))
+
     def put_incoming(self, job: str, file: Path) -> None:
         """Keep what a job works on, until it is done: any machine may take the job."""
         self._copy_in(file, _key(_INCOMING, job, ".zip"))

@@ -41,13 +41,18 @@ class Starting:
     backbone_digest: str
 
 
+_KNOWN: dict[str, Starting] = {}
+"""By digest; services of one process share them."""
+_READY: dict[str, Starting] = {}
+"""Those that come with the package, by name."""
+_LOCK = threading.Lock()
+
+
 class StartingModels:
-    """Starting models, read once each."""
+    """The starting models of a store, read once each."""
 
     def __init__(self, store: PictureStore) -> None:
-        self._store, self._lock = store, threading.Lock()
-        self._known: dict[str, Starting] = {}
-        self._ready: dict[str, Starting] = {}
+        self._store = store
 
     def keep(self, model: Model) -> Starting:
         """Keep a model's base knowledge and backbone as something to start from."""
@@ -61,19 +66,18 @@ class StartingModels:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "model"
             save(start, folder)
-            digest, packed = _digest(folder), zipped(folder)
-        if digest not in self._known:
-            self._store.put_starting(digest, packed)
-        return self._remember(digest, start)
+            digest = _digest(folder)
+            if not self._store.has_starting(digest):
+                self._store.put_starting(digest, zipped(folder))
+        return _remembered(digest, start)
 
     def named(self, name: str) -> Starting:
         """A ready model by its name, or any by its digest."""
         if name in READY:
-            with self._lock:
-                known = self._ready.get(name)
-            if known is None:
-                known = self.keep(embedded_model() if name == "resnet12" else lite_model(name))
-                self._ready[name] = known
+            known = _READY.get(name)
+            if known is None or not self._store.has_starting(known.digest):
+                made = embedded_model() if name == "resnet12" else lite_model(name)
+                known = _READY[name] = self.keep(made if known is None else known.model)
             return known
         try:
             return self.get(name)
@@ -82,9 +86,7 @@ class StartingModels:
 
     def get(self, digest: str) -> Starting:
         """A starting model by its digest."""
-        with self._lock:
-            found = self._known.get(digest)
-        if found is not None:
+        if (found := _KNOWN.get(digest)) is not None:
             return found
         try:
             packed = self._store.get_starting(digest)
@@ -96,14 +98,15 @@ class StartingModels:
             folder = Path(place) / "model"
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:  # our own file, flat
                 archive.extractall(folder)
-            return self._remember(digest, load(folder))
+            return _remembered(digest, load(folder))
 
-    def _remember(self, digest: str, model: Model) -> Starting:
-        assert model.backbone is not None
-        model.backbone.network.eval()
-        made = Starting(digest, model, model.backbone, _backbone_digest(model.backbone))
-        with self._lock:
-            return self._known.setdefault(digest, made)
+
+def _remembered(digest: str, model: Model) -> Starting:
+    assert model.backbone is not None
+    model.backbone.network.eval()
+    made = Starting(digest, model, model.backbone, _backbone_digest(model.backbone))
+    with _LOCK:
+        return _KNOWN.setdefault(digest, made)
 
 
 def _whole(backbone: PictureBackbone) -> PictureBackbone:
