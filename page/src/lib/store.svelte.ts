@@ -127,7 +127,9 @@ class Store {
   }
 
   fail(error: unknown): void {
-    if (error instanceof Problem) {
+    if (error instanceof Problem && error.status === 401) {
+      this.locked = true; // the key was revoked, or the session has ended
+    } else if (error instanceof Problem) {
       this.offline = error.status === 0 || error.status === 503;
       const text = error.message || (error.status === 0 ? t.errors.away : t.errors.unknown(error.status));
       this.notice({ id: nextId(), text: error.status === 412 ? t.errors.stale : text, bad: true });

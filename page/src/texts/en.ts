@@ -47,7 +47,7 @@ export const en = {
   },
   key: {
     title: "This service asks for a key",
-    explain: "Whoever runs it can give you one: wdae serve keys add NAME --role teach",
+    explain: "Whoever runs it can give you one: wdae serve keys create --name NAME --role teach",
     label: "Key",
     enter: "Enter",
     wrong: "This key is not known here, or was revoked.",

@@ -97,7 +97,7 @@ class Shown:
         """How many examples each taught class has, as the service says."""
         return {one["name"]: one["examples"] for one in self.state()["added"]}
 
-    def until(self, true: Callable[[], bool], seconds: float = 15) -> None:
+    def until(self, true: Callable[[], bool], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "that did not happen in time"

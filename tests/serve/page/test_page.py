@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_help import running
 
 import wdae
+from wdae.serve.access import Keys
+from wdae.serve.database.connection import Database
+from wdae.serve.run import prepare
+from wdae.serve.settings import Settings
 
 VIEWS = ("teach", "try", "know", "cost", "history", "take")
 Things = dict[str, list[Path]]
@@ -333,3 +338,31 @@ def test_a_zip_is_taught(show: Callable[..., Any], things: Things, tmp_path: Pat
     file.write_bytes(packed.getvalue())
     page.set_input_files("main input[type=file] >> nth=0", file)
     shown.until(lambda: shown.counts() == {"cup": 3, "fish": 3})
+
+
+def test_a_key_is_asked_for(browser: Any, things: Things, tmp_path: Path) -> None:
+    """Where others can reach the service: a wrong key, one that may look, one that may teach."""
+    settings = Settings(data=tmp_path / "data", host="0.0.0.0")
+    prepare(settings)
+    database = Database(settings.database_url)
+    keys = {role: Keys(database).create(role, role)[1] for role in ("read", "teach")}
+    database.close()
+    with running(settings) as address:
+        for role, key in keys.items():
+            context = browser.new_context()
+            page = context.new_page()
+            page.goto(address)
+            page.get_by_label("Key").fill("wdae_wrong")
+            page.keyboard.press("Enter")
+            page.get_by_role("alert").wait_for()
+            page.get_by_label("Key").fill(key)
+            page.keyboard.press("Enter")
+            page.get_by_role("heading", name="Teach it something new").wait_for()
+            assert page.get_by_role("button", name="Choose pictures").count() == (role == "teach")
+            if role == "teach":  # the session's cookie and its token let changes pass
+                page.set_input_files("main input[type=file] >> nth=0", things["cup"][:2])
+                page.wait_for_selector("form >> text=What are these?")
+                page.keyboard.type("cup")
+                page.keyboard.press("Enter")
+                page.get_by_role("listbox", name="Pictures of cup").wait_for()
+            context.close()
