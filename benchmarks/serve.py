@@ -364,6 +364,7 @@ def memory(count: int) -> dict[str, Any]:
             status = Path(f"/proc/{process}/status").read_text()
             used = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
             found.append([done, round(used / 1024)])
+            print(*found[-1], flush=True)
     return {"answers and MiB": found}
 
 
