@@ -30,9 +30,8 @@ def train(
         The feature bank (see wdae bank).
     """
     check_bank(bank)
-    from rich.console import Console
-
     from wdae.bank import FeatureBank
+    from wdae.evaluation.text_table import show
     from wdae.runs.run import Run
     from wdae.runtime.distributed import join
     from wdae.stage2.run import CHECKPOINT, fit_method, run_training
@@ -53,4 +52,4 @@ def train(
             run = Run.create(output, recipe, seed=recipe.seed, force=force)
         team.text_from_main(recipe.model_dump_json())
         table = run_training(run, recipe, features, resume=resume, team=team)
-    Console().print(table.rich(caption=f"report: {run.report}"))
+    show(table.accuracies(caption=f"report: {run.report}"))

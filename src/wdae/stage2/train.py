@@ -76,8 +76,9 @@ def fit(
 ) -> L:
     """Train a learner, a module from episode batches to losses, on a bank's base classes.
 
-    The same recipe and bank give the same weights, bit for bit on a CPU, whether or not training was
-    interrupted: each step's episodes, noise and dropout follow from the seed and the step's number.
+    The same recipe and bank give the same weights, whether or not training was interrupted: each step's
+    episodes, noise and dropout follow from the seed and the step's number. They are the same bit for bit on
+    one machine with one number of threads; another number adds up in another order.
 
     Args:
         learner: called with a :class:`TrainingBatch` and a generator, it returns :class:`StepLosses`.
