@@ -2,6 +2,11 @@
 
     python benchmarks/unknown.py --bank BANK                        # the ready model, its backbone's features
     python benchmarks/unknown.py --bank BANK --learn --name lite0   # a model learned from a bank
+    python benchmarks/unknown.py --bank BANK --learn --name lite0-stranger --background lite0 --strangers
+
+With ``--background`` the classes that the network was trained on take part. ImageNet's hold those that are
+asked for as unseen; ``--strangers`` leaves these out, so that what is unseen is strange to the network's
+classifier too, as most things are that people photograph.
 
 Five novel classes at a time are added; false alarms are counted on held-out base pictures and on other
 pictures of the five, catches on the novel classes that were not added. Everything was chosen on validation
@@ -23,10 +28,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common import keep
 from wdae import FeatureBank, Part
+from wdae.backbones.packaged import LITE, packaged
 from wdae.bank import ClassSet
-from wdae.classifier import Model, learn
-from wdae.classifier.embedded import embedded_model
+from wdae.classifier import Model
+from wdae.classifier.embedded import embedded_model, imagenet_classes
 from wdae.classifier.explain import explain
+from wdae.classifier.learning import learn_from_bank
 from wdae.classifier.predictions import is_unknown
 from wdae.classifier.self_test import MORE
 
@@ -111,22 +118,37 @@ def nothing(folder: Path, count: int) -> dict[str, list[Path]]:
     return files
 
 
+def own_classes(bank: FeatureBank, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The classifier of the network, without the classes that are no base classes where so asked."""
+    if options.background is None:
+        return None
+    found = packaged(options.background)
+    unseen = {bank.class_names[c] for part in (Part.VALIDATION, Part.NOVEL) for c in bank.classes_of(part)}
+    rows = [i for i, name in enumerate(imagenet_classes()) if not (options.strangers and name in unseen)]
+    return found.weight.detach()[rows], found.bias.detach()[rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bank", type=Path, required=True)
     parser.add_argument("--learn", action="store_true", help="learn a model from the bank, by class means")
+    parser.add_argument("--background", choices=sorted(LITE), help="the network that the features are of")
+    parser.add_argument("--strangers", action="store_true", help="without the unseen classes among its own")
     parser.add_argument("--name", default="resnet12")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--tried", type=int, default=4, help="draws whose classes are tried out too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     bank = FeatureBank.open(options.bank)
-    model = learn(bank, method="initial-estimate") if options.learn else embedded_model()
+    model = embedded_model()
+    if options.learn:
+        model = learn_from_bank(bank, method="initial-estimate", background=own_classes(bank, options))
     held, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
     before = replace(model.base, detector=None)
     record: dict[str, Any] = {
         "model": options.name,
         "false_alarms": RATE,
+        "background_classes": model.base.info.get("background", 0),
         "base_classes": len(model.base.names),
         "said": {
             k: v for k, v in model.base.calibration.figures.items() if k.startswith(("caught", "stray"))

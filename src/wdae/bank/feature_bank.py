@@ -254,6 +254,18 @@ class FeatureBank:
         names = tuple(self.class_names[c] for c in classes)
         return ClassSet(features, (counts.cumsum(0) - counts).to(device), counts.to(device), names)
 
+    def mean_length(self) -> float:
+        """The mean length of base-train features, as the bank has them."""
+        rows = (self.parts == Part.BASE_TRAIN.code).nonzero()[:, 0]
+        lengths = [
+            torch.linalg.vector_norm(
+                decode(self.features[rows[some]], None if self.scales is None else self.scales[rows[some]]),
+                dim=1,
+            )
+            for some in blocks(len(rows))
+        ]
+        return float(torch.cat(lengths).mean())
+
     def _unit_rows(self, rows: Tensor, device: str | torch.device = "cpu") -> Tensor:
         scales = None if self.scales is None else self.scales[rows].to(device)
         return F.normalize(decode(self.features[rows].to(device), scales), dim=1)

@@ -23,6 +23,12 @@ STRAYS = (3, 5, 10)
 """Numbers of examples among which one may be a stray."""
 STEEPEST = 3.0
 """Log of the largest exponent of :class:`wdae.calibration.unknown.AddedClasses`."""
+UNSURE = 0.1
+"""A background class that so many of the pictures of a class are taken for is half explained by it."""
+LEAST_SHARE = 1e-6
+"""The least of a picture that is left unexplained, and explained."""
+MOST_BACKGROUND = 25_000
+"""Background classes that a file may hold."""
 _FARTHEST = 1e6  # ratios that a file may hold
 
 
@@ -35,6 +41,8 @@ class Familiarity:
         means, counts: of the base classes in question ``[N, R]``, ``[N]``.
         added, shots, ordinary: of the added ones: means ``[n, R]``, numbers of examples ``[n]``, how ordinary
             the least of them is ``[n]``.
+        base_profiles, profiles: means of the background classes in them ``[N, B]``, ``[n, B]``, where the
+            backbone has classes of its own (:mod:`wdae.calibration.background`).
     """
 
     kept: Mapping[str, Array]
@@ -43,6 +51,8 @@ class Familiarity:
     added: Array
     shots: Array
     ordinary: Array
+    base_profiles: Array | None = None
+    profiles: Array | None = None
 
     def among(self, base: Array, added: Array) -> Familiarity:
         """With some base classes and some added ones alone, by their numbers."""
@@ -53,6 +63,8 @@ class Familiarity:
             added=self.added[added],
             shots=self.shots[added],
             ordinary=self.ordinary[added],
+            base_profiles=None if self.base_profiles is None else self.base_profiles[base],
+            profiles=None if self.profiles is None else self.profiles[added],
         )
 
     def is_unknown(self, features: Array, false_alarms: float) -> npt.NDArray[np.bool_]:
@@ -78,9 +90,11 @@ class Familiarity:
         allowed = np.ones(len(features))
         if len(self.means):
             ratios = self._ratios(vectors, self.means, self.counts).max(1)
+            ratios = ratios + self._explained(features, self.base_profiles)
             as_base = share_below(self.kept["known"][0], ratios)
         if len(self.shots) and self.played:
             ratios = self._ratios(vectors, self.added, self.shots)
+            ratios = ratios + self._explained(features, self.profiles)[:, None]
             rows = [self.nearest(k) for k in self.shots.tolist()]
             each = [
                 share_below(self.kept["own"][row], ratios[:, i]) ** float(self.kept["exponent"][row])
@@ -105,6 +119,17 @@ class Familiarity:
         if "outlier" not in self.kept:
             return np.ones(len(features))
         return share_below(self.kept["outlying"][0], -(unit(features) @ self.kept["outlier"]))
+
+    def _explained(self, features: Array, profiles: Array | None) -> Array:
+        """What the background finds in pictures, as far as classes of these profiles explain it ``[M]``."""
+        if profiles is None or not len(profiles):
+            return np.zeros(len(features))
+        scores = unit(features) @ self.kept["background"].T + self.kept["background_bias"]
+        chances = np.exp(scores - scores.max(1, keepdims=True))
+        same = profiles.max(0) / (profiles.max(0) + UNSURE)
+        share = (chances / chances.sum(1, keepdims=True) @ same).astype(np.float64)
+        share = share.clip(LEAST_SHARE, 1 - LEAST_SHARE)
+        return np.asarray(float(self.kept["strength"]) * np.log(share / (1 - share)))
 
     def _coordinates(self, features: Array) -> Array:
         rows = (powered(features, float(self.kept["power"])) - self.kept["centre"]) @ self.kept["projection"]
@@ -138,6 +163,8 @@ def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
     if not ((kept["widths"] > 0).all() and (kept["between"] >= 0).all()):
         raise ValueError("a detector with negative variances")
     bool(kept["equal_length"])
+    if "background" in kept:
+        _check_background(kept, n_base, dim)
     _check_curves(kept["known"])
     _check_curves(kept["alone"], 0, 1)
     if "outlier" in kept:
@@ -154,6 +181,18 @@ def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
             steep = np.abs(np.log(exponents)) <= STEEPEST
         if exponents.shape != (len(shots),) or not steep.all():
             raise ValueError("added classes with exponents out of range")
+
+
+def _check_background(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
+    count = len(kept["background_bias"])
+    shapes = {"background": (count, dim), "background_bias": (count,), "profiles": (n_base, count)}
+    for name, shape in shapes.items():
+        if kept[name].shape != shape or not np.isfinite(kept[name]).all():
+            raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")
+    if not 0 < count <= MOST_BACKGROUND or not ((kept["profiles"] >= 0) & (kept["profiles"] <= 1)).all():
+        raise ValueError("a detector whose background classes are none")
+    if not 0 <= float(kept["strength"]) <= _FARTHEST:
+        raise ValueError(f"a detector whose background counts {float(kept['strength'])}")
 
 
 def _check_curves(curves: Array, low: float = -_FARTHEST, high: float = _FARTHEST, count: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
+from wdae.calibration.background import Background, explained
 from wdae.calibration.probabilities import minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
 from wdae.calibration.unknown import (
@@ -19,7 +21,7 @@ from wdae.calibration.unknown import (
     STRAYS,
     AddedClasses,
     Detector,
-    agreement,
+    Seen,
     joined,
     share_below,
 )
@@ -33,6 +35,9 @@ from wdae.runtime.randomness import derive_seed
 SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
+STRENGTHS = (0.0, 2.0)
+"""What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
+
 _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES, _PICTURES, _CLASSES = 60, 15, 60, 300
 _RIDGE = 1e-3
@@ -43,6 +48,7 @@ def fit_detector(
     bank: FeatureBank,
     played: FeatureBank | None = None,
     outliers: Mapping[str, Tensor] | None = None,
+    background: Background | None = None,
     *,
     seed: int = 0,
     images: int = 0,
@@ -52,6 +58,7 @@ def fit_detector(
     Args:
         played: the bank whose classes play novel, where it is another.
         outliers: features ``[m, D]`` of pictures of nothing, by kind; every other one is for figures.
+        background: the backbone's own classes.
         images: that of :func:`wdae.calibration.pseudo_novel.splits`.
     """
     if not bank.has(Part.BASE_HELD_OUT):
@@ -61,8 +68,9 @@ def fit_detector(
     played = bank if played is None else played
     pools = _pools(bank, played, images)
     best: Detector | None = None
-    for settings in SETTINGS:
-        made = _one(train, known, pools, outliers, settings, seed)
+    strengths = STRENGTHS if background is not None else STRENGTHS[:1]
+    for settings, strength in itertools.product(SETTINGS, strengths):
+        made = _one(train, known, pools, outliers, background, settings, strength, seed)
         if best is None or (made is not None and made.worth > best.worth):
             best = made
     return best
@@ -73,7 +81,9 @@ def _one(
     known: Tensor,
     pools: Sequence[_Pool],
     outliers: Mapping[str, Tensor] | None,
+    background: Background | None,
     settings: tuple[float, float, bool],
+    strength: float,
     seed: int,
 ) -> Detector | None:
     """The detector of one setting."""
@@ -83,13 +93,28 @@ def _one(
     if plda is None:
         return None
     means = means_by_class(plda.coordinates(features), labels, train.n_classes).half().float()
-    ratios = plda.ratios(plda.coordinates(known), means, train.counts).amax(1)
-    made = Detector(plda, means, train.counts, quantiles(ratios), ())
+    made = Detector(plda, means, train.counts, (), ())
+    if background is not None and strength:
+        made = _with_background(made, background, features, labels, strength)
+    made = replace(made, known=quantiles(made.base_ratios(made.seen(known)).amax(1)))
     if outliers:
         made = _with_outliers(made, known, {k: rows[::2] for k, rows in outliers.items()})
     made = replace(made, alone=quantiles(made.familiarity(known, made.added([]))))
     made = _with_added(made, pools, seed)
     return replace(made, figures=_figures(made, {k: rows[1::2] for k, rows in (outliers or {}).items()}))
+
+
+def _with_background(
+    made: Detector, background: Background, features: Tensor, labels: Tensor, strength: float
+) -> Detector:
+    """With what the backbone's own classes say, which varies as much as ratios do where it counts 1."""
+    chances = background.chances(features)
+    profiles = means_by_class(chances, labels, len(made.means)).half().float()
+    own = torch.arange(len(labels)), labels
+    ratios = made.plda.ratios(made.plda.coordinates(features), made.means, made.counts)[own]
+    found = explained(chances, profiles.amax(0, keepdim=True))
+    unit_of = ratios.std() / found.std().clamp(min=1e-6)
+    return replace(made, background=background, profiles=profiles, strength=float(strength * unit_of))
 
 
 def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -> Detector:
@@ -112,19 +137,27 @@ def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -
 
 @dataclass(frozen=True, eq=False)
 class _Pictures:
-    """Pictures of a class: vectors ``[m, R]``, how familiar the base classes are to them, how ordinary."""
+    """Pictures of a class: how they are seen, how familiar the base classes are to them, how ordinary."""
 
-    vectors: Tensor
+    seen: Seen
     as_base: Tensor
     ordinary: Tensor
 
+    def __len__(self) -> int:
+        return len(self.as_base)
+
     def some(self, rows: Tensor | slice) -> _Pictures:
-        return _Pictures(self.vectors[rows], self.as_base[rows], self.ordinary[rows])
+        return _Pictures(self.seen.some(rows), self.as_base[rows], self.ordinary[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[_Pictures]) -> _Pictures:
-        names = ("vectors", "as_base", "ordinary")
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+        vectors, chances = (
+            torch.cat([getattr(part.seen, name) for part in parts]) for name in ("vectors", "chances")
+        )
+        familiar, ordinary = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("as_base", "ordinary")
+        )
+        return cls(Seen(vectors, chances), familiar, ordinary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +188,9 @@ def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
         base = pool.base
 
         def pictures(rows: Tensor, base: Tensor = base) -> _Pictures:
-            vectors = made.plda.coordinates(rows)
-            ratios = made.plda.ratios(vectors, made.means[base], made.counts[base]).amax(1)
-            return _Pictures(vectors, share_below(made.known, ratios), made.ordinary(rows))
+            seen = made.seen(rows)
+            ratios = made.base_ratios(seen, base).amax(1)
+            return _Pictures(seen, share_below(made.known, ratios), made.ordinary(rows))
 
         pools.append(([pictures(rows) for rows in pool.classes], pictures(pool.known)))
     unseen = [some for classes, _ in pools for some in classes]
@@ -165,16 +198,16 @@ def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
         return made
     found = {}
     for n_shot in SHOTS:
-        if one := _added_classes(made.plda, pools, n_shot, derive_seed(seed, "unknown", n_shot)):
+        if one := _added_classes(made, pools, n_shot, derive_seed(seed, "unknown", n_shot)):
             found[n_shot] = one
     alone = joined(*_alone(_Pictures.joined(unseen)))
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
-    strays, noticed = _strays(made.plda, [classes for classes, _ in pools], derive_seed(seed, "strays"))
+    strays, noticed = _strays(made, [classes for classes, _ in pools], derive_seed(seed, "strays"))
     return replace(made, by_shots=found, strays=strays, figures=figures | noticed)
 
 
 def _strays(
-    plda: PLDA, pools: Sequence[list[_Pictures]], seed: int
+    made: Detector, pools: Sequence[list[_Pictures]], seed: int
 ) -> tuple[dict[int, float], dict[str, float]]:
     """How little an example agrees with the others in one sound class of twenty; strays noticed by that."""
     generator = torch.Generator().manual_seed(seed)
@@ -182,14 +215,14 @@ def _strays(
     for size in STRAYS:
         sound, strange = [], []
         for number in range(_CLASSES):
-            able = [some.vectors for some in pools[number % len(pools)] if len(some.vectors) >= size]
+            able = [some for some in pools[number % len(pools)] if len(some) >= size]
             if len(able) < 2:
                 return {}, {}
             mine, other = (able[i] for i in torch.randperm(len(able), generator=generator)[:2].tolist())
-            rows = mine[torch.randperm(len(mine), generator=generator)[:size]]
-            sound.append(agreement(plda, rows).min())
-            rows = torch.cat([rows[1:], other[torch.randint(len(other), (1,), generator=generator)]])
-            strange.append(agreement(plda, rows)[-1])
+            rows = mine.some(torch.randperm(len(mine), generator=generator)[:size])
+            sound.append(made.agreement_of(rows.seen).min())
+            stray = other.some(torch.randint(len(other), (1,), generator=generator))
+            strange.append(made.agreement_of(_Pictures.joined([rows.some(slice(1, None)), stray]).seen)[-1])
         found[size] = float(torch.stack(sound).quantile(RATE))
         figures[f"strays_{size}"] = float((torch.stack(strange) < found[size]).double().mean())
     return found, figures
@@ -208,7 +241,7 @@ def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _added_classes(
-    plda: PLDA, pools: Sequence[tuple[list[_Pictures], _Pictures]], n_shot: int, seed: int
+    made: Detector, pools: Sequence[tuple[list[_Pictures], _Pictures]], n_shot: int, seed: int
 ) -> AddedClasses | None:
     """Episodes in which some of the pseudo-novel classes are added, the others never seen."""
     if not pools:
@@ -218,25 +251,27 @@ def _added_classes(
     others: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {"own": [], "base": [], "unseen": []}
     for number in range(_EPISODES):
         classes, known = pools[number % len(pools)]
-        able = [c for c, some in enumerate(classes) if len(some.vectors) > n_shot]
+        able = [c for c, some in enumerate(classes) if len(some) > n_shot]
         n_way = min(WAYS, (len(able) + 1) // 2)
         if not n_way:
             return None
         drawn = [able[i] for i in torch.randperm(len(able), generator=generator)[:n_way].tolist()]
-        orders = [torch.randperm(len(classes[c].vectors), generator=generator) for c in drawn]
+        orders = [torch.randperm(len(classes[c]), generator=generator) for c in drawn]
         shots = [classes[c].some(rows[:n_shot]) for c, rows in zip(drawn, orders, strict=True)]
-        means = torch.stack([some.vectors.mean(0) for some in shots])
+        means, profiles = (
+            torch.stack(part) for part in zip(*(some.seen.mean() for some in shots), strict=True)
+        )
         least = torch.stack([some.ordinary.min() for some in shots])
         counts = torch.full((n_way,), n_shot)
         own = [
             classes[c].some(rows[n_shot : n_shot + _QUERIES]) for c, rows in zip(drawn, orders, strict=True)
         ]
         unseen = [some.some(slice(0, _QUERIES)) for c, some in enumerate(classes) if c not in drawn]
-        rows = torch.randperm(len(known.vectors), generator=generator)[: WAYS * _QUERIES]
+        rows = torch.randperm(len(known), generator=generator)[: WAYS * _QUERIES]
         for kind, shown in (("own", own), ("base", [known.some(rows)]), ("unseen", unseen)):
             if shown:
                 some = _Pictures.joined(shown)
-                best = plda.ratios(some.vectors, means, counts).max(1)
+                best = made.ratios(some.seen, means, counts, profiles).max(1)
                 ratios[kind].append(best.values)
                 others[kind].append((some.as_base, some.ordinary, least[best.indices]))
     curve = quantiles(torch.cat(ratios["own"]))

@@ -3,7 +3,8 @@
 A vector is as familiar as its likeliest class makes it (:class:`wdae.nn.plda.PLDA`): the share of pictures of
 known classes that are less like their own. Base classes are judged by held-out pictures. An added class has a
 few examples only; it is judged by pseudo-novel classes of as many shots. A second test knows pictures of
-nothing: noise, text, flat colours and screens that were drawn by code.
+nothing: noise, text, flat colours and screens that were drawn by code. Where the backbone has a classifier of
+its own, what it finds in a picture counts too (:mod:`wdae.calibration.background`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from wdae.calibration.background import Background, explained
 from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
 from wdae.calibration.familiarity import RATE as RATE
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
@@ -52,12 +55,32 @@ class AddedClasses:
 
 
 @dataclass(frozen=True, eq=False)
+class Seen:
+    """Pictures as a detector sees them: vectors ``[M, R]``, background classes in them ``[M, B]``."""
+
+    vectors: Tensor
+    chances: Tensor
+
+    def some(self, rows: Tensor | slice) -> Seen:
+        """Some of the pictures."""
+        return Seen(self.vectors[rows], self.chances[rows])
+
+    def mean(self) -> tuple[Tensor, Tensor]:
+        """A class of these examples: its mean vector ``[R]`` and its profile ``[B]``."""
+        return self.vectors.mean(0), self.chances.mean(0)
+
+
+@dataclass(frozen=True, eq=False)
 class Added:
-    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary the least is ``[n]``."""
+    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary the least is ``[n]``.
+
+    Their profiles are ``[n, B]``, means of the background classes in them.
+    """
 
     means: Tensor
     shots: Tensor
     ordinary: Tensor
+    profiles: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +96,9 @@ class Detector:
             out of place; the least of one sound class in twenty lies lower.
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
+        background: the backbone's own classes, where it has any.
+        profiles: means of these over the pictures of each base class ``[N, B]``.
+        strength: what they count beside ratios.
         figures: shares caught at RATE, on classes and pictures that nothing was learned from.
     """
 
@@ -85,18 +111,46 @@ class Detector:
     strays: Mapping[int, float] = field(default_factory=dict)
     outlier: Tensor | None = None
     outlying: Curve = ()
+    background: Background | None = None
+    profiles: Tensor | None = None
+    strength: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
     def added(self, groups: Sequence[Tensor]) -> Added:
         """Added classes from the features ``[k, D]`` of each."""
         if not groups:
-            return Added(self.means[:0], torch.zeros(0), torch.zeros(0))
+            return Added(self.means[:0], torch.zeros(0), torch.zeros(0), torch.zeros(0, 0))
+        means, profiles = zip(*(self.seen(some).mean() for some in groups), strict=True)
         return Added(
-            torch.stack([self.plda.coordinates(some).mean(0) for some in groups]),
+            torch.stack(means),
             torch.tensor([len(some) for some in groups]),
             torch.stack([self.ordinary(some).min() for some in groups]),
+            torch.stack(profiles),
         )
+
+    def seen(self, features: Tensor) -> Seen:
+        """Features ``[M, D]`` as classes are compared with them."""
+        chances = features.new_zeros(len(features), 0)
+        if self.background is not None:
+            chances = self.background.chances(features)
+        return Seen(self.plda.coordinates(features), chances)
+
+    def ratios(self, seen: Seen, means: Tensor, counts: Tensor, profiles: Tensor | None) -> Tensor:
+        """Log of how much likelier pictures are in each class than anywhere, ``[M, C]``.
+
+        What the background finds beyond all of these classes speaks against each of them.
+        """
+        found = self.plda.ratios(seen.vectors, means, counts)
+        if self.background is None or profiles is None:
+            return found
+        return found + self.strength * explained(seen.chances, profiles.amax(0, keepdim=True))
+
+    def base_ratios(self, seen: Seen, base: Tensor | None = None) -> Tensor:
+        """The same of base classes, all or some ``[M, N]``."""
+        rows = slice(None) if base is None else base
+        profiles = None if self.profiles is None else self.profiles[rows]
+        return self.ratios(seen, self.means[rows], self.counts[rows], profiles)
 
     @torch.no_grad()
     def familiarity(self, features: Tensor, added: Added, base: Tensor | None = None) -> Tensor:
@@ -105,14 +159,13 @@ class Detector:
         Args:
             base: the base classes that come into question; all by default.
         """
-        means, counts = (self.means, self.counts) if base is None else (self.means[base], self.counts[base])
-        vectors = self.plda.coordinates(features)
+        seen = self.seen(features)
         as_base = torch.zeros(len(features))
-        if len(means):
-            as_base = share_below(self.known, self.plda.ratios(vectors, means, counts).amax(1))
+        if base is None or len(base):
+            as_base = share_below(self.known, self.base_ratios(seen, base).amax(1))
         as_added, allowed = torch.zeros(len(features)), torch.ones(len(features))
         if len(added.shots) and self.by_shots:
-            ratios = self.plda.ratios(vectors, added.means, added.shots)
+            ratios = self.ratios(seen, added.means, added.shots, added.profiles)
             played = [self.by_shots[self.nearest(k)] for k in added.shots.tolist()]
             as_added, likest = torch.stack(
                 [one.familiar(ratios[:, i]) for i, one in enumerate(played)], 1
@@ -123,7 +176,16 @@ class Detector:
     @torch.no_grad()
     def agreement(self, features: Tensor) -> Tensor:
         """Ratio of each example ``[k, D]`` of a class to the others ``[k]``."""
-        return agreement(self.plda, self.plda.coordinates(features))
+        return self.agreement_of(self.seen(features))
+
+    def agreement_of(self, seen: Seen) -> Tensor:
+        """The same of pictures that were seen ``[k]``."""
+        k = len(seen.vectors)
+        others, profiles = ((x.sum(0) - x) / max(1, k - 1) for x in (seen.vectors, seen.chances))
+        found = self.plda.ratios(seen.vectors, others, torch.full((k,), k - 1)).diagonal()
+        if self.background is None:
+            return found
+        return found + self.strength * explained(seen.chances, profiles).diagonal()
 
     def stray(self, shots: int) -> float:
         """The agreement below which one of so many examples looks out of place."""
@@ -181,6 +243,13 @@ class Detector:
             found["strays"] = torch.tensor([self.strays[k] for k in STRAYS])
         if self.outlier is not None:
             found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
+        if self.background is not None and self.profiles is not None:
+            found |= {
+                "background": self.background.weight.half(),
+                "background_bias": self.background.bias,
+                "profiles": self.profiles,
+                "strength": torch.tensor(self.strength),
+            }
         return found
 
     @classmethod
@@ -207,11 +276,20 @@ class Detector:
             dict(zip(STRAYS, kept["strays"].tolist(), strict=True)) if "strays" in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
             tuple(kept["outlying"][0].tolist()) if "outlier" in kept else (),
+            **_background(kept),
         )
 
     def nearest(self, shots: int) -> int:
         """The number of shots with pseudo-novel classes next to this one."""
         return min(self.by_shots, key=lambda k: abs(math.log(k / shots)))
+
+
+def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
+    if "background" not in kept:
+        return {}
+    background = Background(kept["background"].float(), kept["background_bias"].float())
+    profiles, strength = kept["profiles"].float(), float(kept["strength"])
+    return {"background": background, "profiles": profiles, "strength": strength}
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
@@ -235,10 +313,3 @@ def share_below(curve: Curve, values: Tensor) -> Tensor:
     low = high - 1
     step = (points[high] - points[low]).clamp(min=1e-12)
     return ((low + ((values - points[low]) / step).clamp(0, 1)) / (len(points) - 1)).float()
-
-
-def agreement(plda: PLDA, vectors: Tensor) -> Tensor:
-    """Ratio of each of the vectors ``[k, R]`` to the mean of the others ``[k]``."""
-    others = (vectors.sum(0) - vectors) / max(1, len(vectors) - 1)
-    counts = torch.full((len(vectors),), len(vectors) - 1)
-    return plda.ratios(vectors, others, counts).diagonal()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.bank.feature_bank import class_means
+from wdae.calibration.background import Background
 from wdae.calibration.balance import measured, tune
 from wdae.calibration.fit_detector import fit_detector
 from wdae.calibration.pseudo_novel import Weighing, set_aside, where_to_play
@@ -66,6 +67,7 @@ def learn_from_bank(
     checkpoint: Path | None = None,
     show_progress: bool = False,
     outliers: Mapping[str, Tensor] | None = None,
+    background: tuple[Tensor, Tensor] | None = None,
 ) -> Model:
     """Learn a model from the base classes of a bank.
 
@@ -84,6 +86,8 @@ def learn_from_bank(
         info: provenance to keep with the model, JSON values.
         checkpoint: where to keep the method's training, and to go on from if it is there.
         outliers: features ``[m, D]`` of pictures of nothing, by kind, to tell the unknown by.
+        background: the classifier that the backbone was trained with, to tell it by: weights ``[B, D]`` and
+            biases ``[B]``, for features as the backbone gives them.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 4, 2, 12, 8, seed=0, held_out_per_class=4)
@@ -122,7 +126,7 @@ def learn_from_bank(
         found = _balanced_estimate(bank, seed)
         facts["denoiser"] = "none, as asked for" if method is not None else reason
     facts |= info or {}
-    knowledge = _knowledge(found, bank, played, config, facts, outliers)
+    knowledge = _knowledge(found, bank, played, config, facts, outliers, background)
     if found.balance is not None and (enough := accuracy_by_shots(knowledge, bank, config.seed)):
         found.balance = replace(found.balance, figures={**found.balance.figures, **enough})
     return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
@@ -158,6 +162,7 @@ def _knowledge(
     config: LearnConfig,
     info: dict[str, Any],
     outliers: Mapping[str, Tensor] | None,
+    background: tuple[Tensor, Tensor] | None,
 ) -> BaseKnowledge:
     """The method on all base classes, its balance measured on those that it was trained on."""
     seen, tried = bank, played
@@ -173,7 +178,11 @@ def _knowledge(
     method.balance = measured(
         bare, seen, tried, novel_share=config.novel_share, seed=config.seed, images=_ENOUGH
     )
-    detector = fit_detector(bank, played, outliers, seed=config.seed, images=_ENOUGH)
+    own = None
+    if background is not None:
+        own = Background.of_linear(*background, length=bank.mean_length())
+        info["background"] = len(own.bias)
+    detector = fit_detector(bank, played, outliers, own, seed=config.seed, images=_ENOUGH)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
     method.balance = replace(method.balance, figures=figures)
     if config.refine_base is not None and isinstance(method, WDAE):

@@ -103,6 +103,8 @@ def answers_of(model: Model) -> Answers:
             added.means.numpy(),
             added.shots.numpy(),
             added.ordinary.numpy(),
+            arrays.get("profiles"),
+            added.profiles.numpy() if "profiles" in arrays else None,
         )
     curve = tuple(base.calibration.familiarity)
     matrix, offsets, prior = (tensor.numpy() for tensor in (head.matrix, head.offsets, head.prior))

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing, refuse_other
 from wdae.bank import FeatureBank
 from wdae.classifier.embedded import LITE_READY, embedded_model, lite_model
@@ -164,7 +166,16 @@ def _learn(
         checkpoint=work.denoiser,
         show_progress=True,
         outliers=None if backbone is None else outlier_features(backbone, job.config.seed),
+        background=None if backbone is None else _own_classes(backbone.name),
     )
+
+
+def _own_classes(name: str) -> tuple[Tensor, Tensor] | None:
+    """The classifier that a backbone was trained with, where its package has it: weights and biases."""
+    if name not in LITE:
+        return None
+    found = packaged(name)
+    return found.weight.detach(), found.bias.detach()
 
 
 def _from_features(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]) -> Model:

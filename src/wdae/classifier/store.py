@@ -216,6 +216,7 @@ def head_tensors(model: Model) -> dict[str, Tensor]:
         groups = [torch.stack([e.feature for e in model.examples_of(name)]) for name in model.added]
         known = base.detector.added(groups)
         tensors |= {"known/means": known.means, "known/ordinary": known.ordinary}
+        tensors |= {"known/profiles": known.profiles} if base.detector.background is not None else {}
     return {key: tensor.float() if key != "rows" else tensor for key, tensor in tensors.items()}
 
 

@@ -242,7 +242,13 @@ class ModelFolder:
         _check(means, (n_added, dim))
         _check(ordinary, (n_added,))
         shots = np.array([self.shots(name) for name in self.added], np.int64)
-        return Familiarity(kept, kept["means"], kept["counts"], means, shots, ordinary)
+        base_profiles, profiles = kept.get("profiles"), None
+        if base_profiles is not None and n_added:
+            profiles = head["known/profiles"]
+            _check(profiles, (n_added, base_profiles.shape[1]))
+        return Familiarity(
+            kept, kept["means"], kept["counts"], means, shots, ordinary, base_profiles, profiles
+        )
 
     def backbone(self) -> GraphBackbone | None:
         """The backbone, running; None where it runs in torch alone."""

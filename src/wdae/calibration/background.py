@@ -1,0 +1,48 @@
+"""Classes that a backbone was trained on, beside those of a model: what is one of them is none of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wdae.calibration.familiarity import LEAST_SHARE, UNSURE
+from wdae.nn.cosine import unit
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """A backbone's own classifier, on features of unit length: weight ``[B, D]``, bias ``[B]``.
+
+    Some of its classes are those of a model, under whatever name: which ones, the examples of a class tell.
+    What it then finds in a picture beyond them speaks against every class of the model.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of_linear(cls, weight: Tensor, bias: Tensor, length: float) -> Background:
+        """From a classifier of features that are so long on average, kept in half precision."""
+        return cls((length * weight.detach()).half().float(), bias.detach().float())
+
+    def chances(self, features: Tensor) -> Tensor:
+        """Probabilities of the background classes ``[M, B]`` for features ``[M, D]``."""
+        return torch.addmm(self.bias, unit(features), self.weight.T).softmax(1)
+
+
+def explained(chances: Tensor, profiles: Tensor) -> Tensor:
+    """Log odds that what the background finds in pictures is a class, ``[M, C]``.
+
+    Args:
+        chances: of the background classes in each picture ``[M, B]``.
+        profiles: means of these over examples of each class ``[C, B]``.
+
+    >>> profiles = torch.tensor([[0.9, 0.1, 0.0], [0.0, 0.0, 1.0]])
+    >>> explained(torch.tensor([[1.0, 0.0, 0.0]]), profiles).round().tolist()
+    [[2.0, -14.0]]
+    """
+    same = profiles / (profiles + UNSURE)
+    share = (chances @ same.T).double().clamp(LEAST_SHARE, 1 - LEAST_SHARE)
+    return (share / (1 - share)).log().float()

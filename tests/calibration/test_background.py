@@ -1,0 +1,106 @@
+"""The classes that a backbone was trained on tell what is none of a model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from wdae import FeatureBank, Part, synthetic_bank
+from wdae.calibration.background import Background, explained
+from wdae.calibration.familiarity import UNSURE
+from wdae.calibration.unknown import RATE, Detector
+from wdae.classifier import Model, load, save
+from wdae.classifier.learning import learn_from_bank
+from wdae.classifier.light.folder import ModelFolder
+from wdae.classifier.predictions import predictions
+from wdae.classifier.store import computed_answers
+
+DIM, N_BASE = 24, 24
+
+
+@pytest.fixture(scope="module")
+def bank() -> FeatureBank:
+    return synthetic_bank(N_BASE, 10, 10, 40, DIM, seed=4, held_out_per_class=20)
+
+
+@pytest.fixture(scope="module")
+def own(bank: FeatureBank) -> tuple[torch.Tensor, torch.Tensor]:
+    """A classifier of all classes, as a network has one that was trained on more than the model's."""
+    parts = (Part.BASE_TRAIN, Part.VALIDATION, Part.NOVEL)
+    means = torch.cat([bank.select(part).unit_means(torch.float32) for part in parts])
+    return 12 * means / bank.mean_length(), torch.zeros(len(means))
+
+
+@pytest.fixture(scope="module")
+def model(bank: FeatureBank, own: tuple[torch.Tensor, torch.Tensor]) -> Model:
+    return learn_from_bank(bank, method="initial-estimate", background=own)
+
+
+def test_what_is_explained_against_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    chances, profiles = (torch.rand(k, 7, generator=generator).softmax(1) for k in (4, 3))
+    found = explained(chances, profiles)
+    for i, picture in enumerate(chances.tolist()):
+        for c, profile in enumerate(profiles.tolist()):
+            share = sum(p * m / (m + UNSURE) for p, m in zip(picture, profile, strict=True))
+            assert float(found[i, c]) == pytest.approx(np.log(share / (1 - share)), abs=1e-5)
+
+
+def test_more_is_caught_at_as_many_false_alarms(bank: FeatureBank, model: Model) -> None:
+    without = learn_from_bank(bank, method="initial-estimate")
+    held_out, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
+    unseen = torch.cat([pool.of_class(c) for c in range(5, 10)])
+    caught = {}
+    for name, base in (("with", model.base), ("without", without.base)):
+        one = Model(base)
+        one.add({f"new {c}": pool.of_class(c)[:5] for c in range(5)})
+        known = torch.cat([pool.of_class(c)[5:] for c in range(5)])
+        rates = [
+            float(np.mean([p.unknown for p in predictions(one, rows, 1, RATE)]))
+            for rows in (held_out.features, known, unseen)
+        ]
+        assert rates[0] < 0.1 and rates[1] < 0.2  # ten pseudo-novel classes tell little of others
+        caught[name] = rates[2]
+    assert caught["with"] > caught["without"] + 0.1
+    assert model.base.calibration.figures["caught"] > without.base.calibration.figures["caught"]
+    assert model.base.calibration.figures["strays_5"] > without.base.calibration.figures["strays_5"]
+
+
+def test_files_and_numpy_say_the_same(bank: FeatureBank, model: Model, tmp_path: Path) -> None:
+    pool = bank.select(Part.NOVEL)
+    one = Model(model.base)
+    one.add({f"new {c}": pool.of_class(c)[:3] for c in range(3)})
+    save(one, tmp_path / "model")
+    rows = torch.cat([pool.features, bank.select(Part.BASE_HELD_OUT).features])
+    for only in (None, "added", "base"):
+        wanted = [p.unknown for p in predictions(one, rows, 1, 0.2, only=only)]
+        again = [p.unknown for p in predictions(load(tmp_path / "model"), rows, 1, 0.2, only=only)]
+        folder = ModelFolder.open(tmp_path / "model")
+        answers = computed_answers(folder).asked(only=None if only is None else folder.chosen(only))
+        light = [p.unknown for p in answers.predictions(rows.numpy(), 1, 0.2)]
+        assert np.mean(np.array(wanted) != np.array(again)) < 0.01  # half precision
+        assert np.mean(np.array(again) != np.array(light)) < 0.01
+
+
+@pytest.mark.parametrize("name", ["background", "background_bias", "profiles"])
+def test_forged_backgrounds_are_refused(model: Model, name: str) -> None:
+    detector = model.base.detector
+    assert detector is not None and detector.background is not None
+    kept = detector.tensors()
+    assert Detector.of_tensors(kept, N_BASE, DIM).strength == pytest.approx(detector.strength, rel=1e-5)
+    with pytest.raises(ValueError, match="detector"):
+        Detector.of_tensors(kept | {name: kept[name][:-1]}, N_BASE, DIM)
+    with pytest.raises(ValueError, match="detector"):
+        Detector.of_tensors(kept | {name: kept[name] * torch.nan}, N_BASE, DIM)
+    with pytest.raises(ValueError, match="counts"):
+        Detector.of_tensors(kept | {"strength": torch.tensor(-1.0)}, N_BASE, DIM)
+
+
+def test_classifiers_of_longer_features_are_brought_to_unit_length() -> None:
+    weight, bias = torch.randn(5, 8), torch.randn(5)
+    features = 3 * torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
+    found = Background.of_linear(weight, bias, length=3.0).chances(features)
+    torch.testing.assert_close(found, (features @ weight.T + bias).softmax(1), atol=5e-3, rtol=0)
