@@ -62,13 +62,16 @@ def readable_names() -> dict[str, str]:
     return dict(entry.strip().split(" ", 1) for entry in NAMES.replace("\n", " ").split(","))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def bank_and_out(about: str | None) -> argparse.Namespace:
+    """What scripts that make an asset from a bank are given."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bank", type=Path)
     parser.add_argument("out", type=Path)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = bank_and_out(__doc__)
     bank = FeatureBank.open(args.bank)
     names = readable_names()
     generator = torch.Generator().manual_seed(SEED)

@@ -11,13 +11,12 @@ alone, after everything is chosen.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from embed_bank import bank_and_out
 from torch import Tensor
 
 from wdae import FeatureBank, InitialEstimate, Part, few_way
@@ -84,12 +83,7 @@ It has not been examined for faces, medicine, safety or anything else where a mi
 
 def main() -> None:
     """Write the balance and the card."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("bank", type=Path)
-    parser.add_argument("out", type=Path)
-    args = parser.parse_args()
+    args = bank_and_out(__doc__)
     bank, network = FeatureBank.open(args.bank), packaged(NAME)
     weights = weights_of_linear(network.weight, network.bias, network.mean_feature())
     played = _with_all_classes(bank, weights)

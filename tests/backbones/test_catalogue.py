@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from wdae.backbones.catalogue import SHIPPED, fetch, find_download
+from wdae.backbones.packaged import _weights_file
 from wdae.classifier.picture_backbone import BACKBONE, load_backbone
 from wdae.cli.app import run_app
 from wdae.cli.main import root
@@ -106,6 +107,8 @@ def test_the_list_says_what_is_true(capsys: pytest.CaptureFixture[str]) -> None:
             continue  # without the extra lite
         backbone = load_backbone(facts.name)
         assert (facts.features, facts.image_size) == (backbone.dim, backbone.image_size)
+        if facts.name == "lite0":
+            assert facts.megabytes == pytest.approx(_weights_file("lite0").stat().st_size / 1e6, abs=0.1)
     size = (BACKBONE / "model.safetensors").stat().st_size / 1e6
     assert listed["embedded"]["megabytes"] == pytest.approx(size, abs=0.1)
     assert run_app(root(), ["backbones"]) == 0

@@ -11,10 +11,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from wdae.backbones.graphs import ASSETS
 from wdae.backbones.preprocessing import Preprocessing
 from wdae.errors import DataError, nearest
 from wdae.storage.files import atomic_folder
-from wdae.storage.records import Digest, Record, Text, read_record
+from wdae.storage.records import Digest, Record, Text, read_json, read_record
 
 _PIECE = 2**20
 _PATIENCE = 60.0  # seconds without a byte
@@ -42,16 +43,22 @@ class Facts(Record):
     seen: Text
 
 
-SHIPPED = (
-    Facts(
+def _embedded() -> Facts:
+    folder = ASSETS / "resnet12"
+    card = read_json(folder / "model.json")
+    return Facts(
         name="embedded",
         about="ResNet-12 of our own, inside the package",
-        megabytes=11.7,
-        features=400,
-        image_size=84,
+        megabytes=round((folder / "model.safetensors").stat().st_size / 1e6, 1),
+        features=card["backbone_options"]["widths"][-1],
+        image_size=card["image_size"],
         licence="Apache-2.0",
-        seen="64 classes of MiniImageNet (ImageNet pictures)",
-    ),
+        seen=f"{len(card['class_names'])} classes of MiniImageNet (ImageNet pictures)",
+    )
+
+
+SHIPPED = (
+    _embedded(),
     Facts(
         name="lite0",
         about="EfficientNet-Lite0, in the extra wdae[lite]",

@@ -1,0 +1,257 @@
+"""Whether exports answer as the library does, what fewer bits cost, and how quickly commands start.
+
+    python benchmarks/export.py --pictures DIR --node FOLDER
+
+DIR has pictures called as ImageNet calls them (n01532829...jpg), MiniImageNet's for example. FOLDER has
+onnxruntime for Node: npm install --ignore-scripts onnxruntime-node. Without it, that part is left out. The
+exports are asked in a fresh environment that has onnxruntime, numpy and Pillow alone. The table of
+docs/guides/deploy.md is made from the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import RESULTS, keep
+from wdae.classifier import load
+from wdae.classifier.embedded import imagenet_classes
+from wdae.classifier.light.folder import ModelFolder
+from wdae.data.decode import decode
+from wdae.export import export_onnx
+from wdae.printing import markdown_table, say
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "deploy.md"
+MARKS = ("<!-- export -->", "<!-- /export -->")
+PRECISIONS = ("float32", "float16", "int8")
+BACKBONES = {"embedded": "ResNet-12, embedded", "lite0": "EfficientNet-Lite0"}
+
+IN_PYTHON = """
+import json, sys
+import numpy as np, onnxruntime
+from PIL import Image
+session = onnxruntime.InferenceSession(sys.argv[1])
+for line in open(sys.argv[2]):
+    picture = np.asarray(Image.open(line.rstrip("\\n")).convert("RGB"))
+    wanted = ["name", "probabilities", "unknown"]
+    name, chances, unknown = session.run(wanted, {"picture": picture})
+    print(json.dumps([str(name), [round(float(p), 7) for p in chances], bool(unknown)]))
+assert not {"wdae", "torch"} & set(sys.modules)
+"""
+IN_NODE = """
+const ort = require("onnxruntime-node"), fs = require("fs");
+(async () => {
+  const session = await ort.InferenceSession.create(process.argv[2]);
+  const sizes = JSON.parse(fs.readFileSync(process.argv[3] + "/sizes.json"));
+  for (let i = 0; i < sizes.length; i++) {
+    const data = new Uint8Array(fs.readFileSync(process.argv[3] + "/" + i + ".rgb"));
+    const picture = new ort.Tensor("uint8", data, [sizes[i][0], sizes[i][1], 3]);
+    const { name, probabilities, unknown } = await session.run({ picture });
+    const chances = Array.from(probabilities.data, (p) => Number(p.toFixed(7)));
+    console.log(JSON.stringify([name.data[0], chances, Boolean(unknown.data[0])]));
+  }
+})();
+"""
+
+Answers = list[tuple[str, Any, bool]]
+
+
+def library(folder: ModelFolder, files: list[str]) -> Answers:
+    """What the library says of picture files."""
+    backbone, answers = folder.backbone(), folder.answers()
+    assert backbone is not None
+    found: Answers = []
+    for _, features, faults in backbone.embed(files):
+        assert not faults
+        for one in answers.predictions(features, len(answers.names)):
+            chances = dict(zip(one.classes, one.probabilities, strict=True))
+            found.append((one.classes[0], np.array([chances[name] for name in answers.names]), one.unknown))
+    return found
+
+
+def told(command: list[str], **options: Any) -> Answers:
+    """What a program says, a line a picture."""
+    output = subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
+    return [
+        (name, np.array(chances), unknown) for name, chances, unknown in map(json.loads, output.splitlines())
+    ]
+
+
+def compared(wanted: Answers, found: Answers) -> dict[str, float]:
+    assert len(wanted) == len(found)
+    pairs = list(zip(wanted, found, strict=True))
+    return {
+        "pictures": len(pairs),
+        "same_top_1": float(np.mean([a[0] == b[0] for a, b in pairs])),
+        "largest_difference": float(max(np.abs(a[1] - b[1]).max() for a, b in pairs)),
+        "same_unknown": float(np.mean([a[2] == b[2] for a, b in pairs])),
+    }
+
+
+def accuracy(found: Answers, names: list[str]) -> float:
+    return float(np.mean([one[0] == name for one, name in zip(found, names, strict=True)]))
+
+
+def fresh_python(folder: Path) -> str:
+    """An environment with onnxruntime, numpy and Pillow alone."""
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "onnxruntime", "numpy", "pillow"], check=True)
+    return python
+
+
+def of_model(name: str, files: list[str], python: str, node: Path | None, place: Path) -> dict[str, Any]:
+    learned = place / name
+    wdae("learn", "-o", str(learned), "--backbone", name)
+    folder, model = ModelFolder.open(learned), load(learned)
+    names = imagenet_classes()
+    known = [file for file in files if names[Path(file).name[:9]] in folder.names]
+    truth, wanted = [names[Path(file).name[:9]] for file in known], library(folder, known)
+    listing = place / "files.txt"
+    listing.write_text("\n".join(known) + "\n")
+    record: dict[str, Any] = {"accuracy": accuracy(wanted, truth), "precisions": {}}
+    for precision in PRECISIONS:
+        file = export_onnx(model, place / f"{name}-{precision}.onnx", precision=precision, lean=True)  # type: ignore[arg-type]
+        found = told([python, "-c", IN_PYTHON, str(file), str(listing)])
+        own = compared(wanted, found) | {"bytes": file.stat().st_size, "accuracy": accuracy(found, truth)}
+        record["precisions"][precision] = own
+        say(f"{name} {precision}: {own}")
+    if node is not None:
+        record["node"] = compared(wanted, in_node(place / f"{name}-float32.onnx", known, node, place))
+        say(f"{name} in Node: {record['node']}")
+    return record
+
+
+def in_node(file: Path, pictures: list[str], node: Path, place: Path) -> Answers:
+    raw, sizes = place / "raw", []
+    raw.mkdir(exist_ok=True)
+    for i, picture in enumerate(pictures):
+        pixels = decode(Path(picture).read_bytes())
+        (raw / f"{i}.rgb").write_bytes(pixels.tobytes())
+        sizes.append(pixels.shape[:2])
+    (raw / "sizes.json").write_text(json.dumps(sizes))
+    (place / "ask.cjs").write_text(IN_NODE)
+    environment = os.environ | {"NODE_PATH": str(node / "node_modules")}
+    return told(["node", str(place / "ask.cjs"), str(file), str(raw)], env=environment)
+
+
+def wdae(*words: str) -> dict[str, float]:
+    """Run a command: seconds of the wall and of the processor, megabytes."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(
+        [sys.executable, "-m", "wdae.cli.main", *words], stdout=subprocess.DEVNULL
+    ) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"wdae {' '.join(words)} failed")
+    assert before is not None
+    seconds = used.ru_utime + used.ru_stime
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": seconds,
+        "megabytes": used.ru_maxrss / 1024,
+    }
+
+
+def best(runs: Iterable[dict[str, float]]) -> dict[str, float]:
+    """The least of each figure: the others were disturbed."""
+    found = list(runs)
+    return {key: min(run[key] for run in found) for key in found[0]}
+
+
+def starting(name: str, files: list[str], place: Path, repeats: int) -> dict[str, Any]:
+    model, some = str(place / name), files[:300]
+    many = place / "many"
+    many.mkdir(exist_ok=True)
+    for i, file in enumerate(some):
+        (many / f"{i}.jpg").write_bytes(Path(file).read_bytes())
+    one = best(wdae("predict", model, files[0]) for _ in range(repeats))
+    info = best(wdae("info", model) for _ in range(repeats))
+    all_of_them = best(wdae("predict", model, str(many)) for _ in range(max(1, repeats // 2)))
+    spent = all_of_them["seconds"] - one["seconds"], all_of_them["cpu_seconds"] - one["cpu_seconds"]
+    rates = {
+        "pictures_per_second": (len(some) - 1) / spent[0],
+        "pictures_per_cpu_second": (len(some) - 1) / spent[1],
+    }
+    return {"predict_one": one, "info": info, "predict_300": all_of_them | rates, "load": os.getloadavg()[0]}
+
+
+def table(record: dict[str, Any]) -> str:
+    """The record as the guide shows it."""
+    rows = []
+    for name, one in record["models"].items():
+        asked = {f"{key}, Python": value for key, value in one["precisions"].items()}
+        if "node" in one:
+            asked["float32, Node"] = one["node"]
+        for how, figures in asked.items():
+            size = f"{figures['bytes'] / 1e6:.1f}" if "bytes" in figures else ""
+            right = f"{figures['accuracy']:.1%}" if "accuracy" in figures else ""
+            rows.append(
+                [
+                    BACKBONES[name],
+                    how,
+                    size,
+                    f"{figures['same_top_1']:.1%}",
+                    f"{figures['largest_difference']:.1g}",
+                    f"{figures['same_unknown']:.1%}",
+                    f"{right} ({one['accuracy']:.1%})" if right else "",
+                ]
+            )
+    head = ["backbone", "weights, run by", "MB", "same class", "largest difference of a probability"]
+    head += ["same unknown", "right (the library)"]
+    return "\n".join(markdown_table(head, rows, left=head[:2]))
+
+
+def show(record: dict[str, Any], guide: Path = GUIDE) -> str:
+    """The guide with the record's table."""
+    text = guide.read_text(encoding="utf-8")
+    start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    return text[:start] + "\n" + table(record) + "\n" + text[end:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--node", type=Path)
+    parser.add_argument(
+        "--python", help="of an environment with onnxruntime, numpy and Pillow; made if not given"
+    )
+    parser.add_argument("--models", nargs="+", default=list(BACKBONES))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="folder of the record")
+    parser.add_argument(
+        "--guide", action="store_true", help="write the table of the record into the guide alone"
+    )
+    args = parser.parse_args()
+    if not args.guide:
+        files = sorted(str(file) for file in args.pictures.rglob("n*.jpg"))
+        files = random.Random(0).sample(files, min(args.count, len(files)))
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            python = args.python or fresh_python(place / "venv")
+            models = {name: of_model(name, files, python, args.node, place) for name in args.models}
+            starts = {name: starting(name, files, place, args.repeats) for name in args.models}
+        say(keep("export-cpu", {"models": models, "starting": starts}, args.output))
+    record = json.loads(((args.output or RESULTS) / "export-cpu.json").read_text(encoding="utf-8"))
+    GUIDE.write_text(show(record), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
