@@ -5,7 +5,7 @@
 DIR has pictures called as ImageNet calls them (n01532829...jpg), MiniImageNet's for example. FOLDER has
 onnxruntime for Node: npm install --ignore-scripts onnxruntime-node. Without it, that part is left out. The
 exports are asked in a fresh environment that has onnxruntime, numpy and Pillow alone. The table of
-docs/guides/deploy.md is made from the record.
+docs/guides/deploy.md is made from the record. Models that are not asked for (--models) keep their figures.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def main() -> None:
         "--python", help="of an environment with onnxruntime, numpy and Pillow; made if not given"
     )
     parser.add_argument("--models", nargs="+", default=list(BACKBONES))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="of commands that are timed; 0: none is")
     parser.add_argument("--output", type=Path, help="folder of the record")
     parser.add_argument(
         "--guide", action="store_true", help="write the table of the record into the guide alone"
@@ -247,8 +247,15 @@ def main() -> None:
             place = Path(folder)
             python = args.python or fresh_python(place / "venv")
             models = {name: of_model(name, files, python, args.node, place) for name in args.models}
-            starts = {name: starting(name, files, place, args.repeats) for name in args.models}
-        say(keep("export-cpu", {"models": models, "starting": starts}, args.output))
+            asked = args.models if args.repeats else []
+            starts = {name: starting(name, files, place, args.repeats) for name in asked}
+        kept = (args.output or RESULTS) / "export-cpu.json"
+        earlier = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+        found = {
+            "models": earlier.get("models", {}) | models,
+            "starting": earlier.get("starting", {}) | starts,
+        }
+        say(keep("export-cpu", found, args.output))
     record = json.loads(((args.output or RESULTS) / "export-cpu.json").read_text(encoding="utf-8"))
     GUIDE.write_text(show(record), encoding="utf-8")
 
