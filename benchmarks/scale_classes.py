@@ -44,15 +44,14 @@ def clustered(n: int, dim: int, kind: str = "clusters", seed: int = 0) -> Tensor
     generator = torch.Generator().manual_seed(seed)
     if kind == "real":
         pool, noise = embedded_bank().select(Part.BASE_TRAIN).features, 0.5
-        pairs = torch.randint(len(pool), (2, n), generator=generator)
-        centres = pool[pairs[0]] + pool[pairs[1]]  # halfway between two pictures, which may be of any classes
+        which = torch.randint(len(pool), (2, n), generator=generator)  # halfway between any two pictures
     else:
-        generator_of_centres = torch.Generator().manual_seed(0)
-        centres = unit(torch.randn(max(1, n // 100), dim, generator=generator_of_centres))
-        centres, noise = centres[torch.randint(len(centres), (n,), generator=generator)], 0.8
-    rows = torch.empty(n, centres.shape[1])
+        centres = torch.randn(max(1, n // 100), dim, generator=torch.Generator().manual_seed(0))
+        pool, noise = unit(centres), 0.8
+        which = torch.randint(len(pool), (1, n), generator=generator)
+    rows = torch.empty(n, pool.shape[1])
     for start in range(0, n, 65_536):
-        some = centres[start : start + 65_536]
+        some = pool[which[:, start : start + 65_536]].sum(0)
         drawn = torch.randn(some.shape, generator=generator) * (noise / some.shape[1] ** 0.5)
         rows[start : start + 65_536] = unit(some + drawn)
     return rows
@@ -82,6 +81,7 @@ def measure(n: int, dim: int, hidden: int, kind: str, folder: Path) -> dict[str,
     method = method_of(dim, hidden)
     names = [f"class {i}" for i in range(n)]
     base, built_s, built_cpu_s = timed(lambda: BaseKnowledge.of_weights(names, weights, method, many=1))
+    weights = base.weights  # the others are let go
     _, refined_s, refined_cpu_s = timed(
         lambda: BaseState(method.denoiser, base.weights, graph=base.graph).reconstructed
     )

@@ -109,16 +109,19 @@ class BaseKnowledge:
             counts: images behind each of them ``[N]``; 100 by default.
             many: that of :func:`wdae.nn.graph.build_graph`.
         """
-        method, weights = copy.copy(method), unit(weights.float())
+        method = copy.copy(method)
         if len(names) != len(weights):
             raise ModelError(f"{len(names)} names for {len(weights)} class weights; give one for each")
-        if method.space is not None:
-            method.space = replace(method.space, weights=weights)
         graph = None
         if method.denoiser.kind == "gnn":
             graph = build_graph(weights, method.n_neighbours, method.inverse_temperature, many=many)
-            if graph.index is not None:
-                method.refine_base = False  # all of them would move with every change
+        if graph is not None and graph.index is not None:
+            weights = graph.index.weights  # of unit length; a second copy may be gigabytes
+            method.refine_base = False  # all of them would move with every change
+        else:
+            weights = unit(weights.float())
+        if method.space is not None:
+            method.space = replace(method.space, weights=weights)
         counts = torch.full((len(weights),), 100) if counts is None else counts
         return cls(tuple(names), weights, counts, method, method.scale or 10.0, graph)
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from wdae.cli.options import Device, NewBank, check_sources
 from wdae.cli.recipe import recipe_command
-from wdae.data.remote import is_remote
 from wdae.errors import RecipeError
 from wdae.extract.config import ExtractConfig
 from wdae.printing import say
@@ -35,7 +34,7 @@ def extract(
     ray_address
         The cluster's address; without, one is started on this machine.
     """
-    if not is_remote(recipe.data):
+    if not str(recipe.data).startswith("s3:/"):  # as wdae.data.remote.is_remote has it
         check_sources([recipe.data])
     from wdae.extract.run import run_extraction
     from wdae.storage.shard import Shard

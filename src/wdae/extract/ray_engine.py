@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ class Embedder:
 
 def connect(address: str | None) -> Any:
     """Ray, connected to a cluster."""
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its own remarks are not for people
     try:
         import ray
         import ray.data
@@ -134,7 +135,7 @@ def refuse_other_versions(driver: dict[str, str]) -> None:
     apart = [f"{key} {value} here, {mine[key]} there" for key, value in driver.items() if mine[key] != value]
     if apart:
         raise RunError(
-            f"the driver and a worker on {os.uname().nodename} differ in versions: {', '.join(apart)};"
+            f"the driver and a worker on {platform.node()} differ in versions: {', '.join(apart)};"
             " features would differ too: install the same on all machines"
         )
 

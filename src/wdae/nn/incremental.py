@@ -33,7 +33,7 @@ from wdae.nn.split_linear import part_scales
 
 # Messages are computed in blocks that stay in the cache of a CPU core; on other devices, under the cap.
 _CPU_BLOCK_MB = 2.0
-_ROWS = 65_536  # classes of a block, where there are very many
+_ROWS = 16_384  # classes of a block, where there are very many
 _ROUND = 64  # numbers of rows are multiples of it
 
 
