@@ -4,6 +4,7 @@
     python benchmarks/serve.py teach              # five classes of five pictures each
     python benchmarks/serve.py large              # a model with 1,000 classes and 20,000 examples
     python benchmarks/serve.py memory --count 100000
+    python benchmarks/serve.py restart            # two servers, restarted in turn under load
     python benchmarks/serve.py same --data DIR    # MiniImageNet through the service and the library
 
 Servers are processes of their own; this one sends the requests. Rounds of servers take turns, so that a
@@ -429,9 +430,59 @@ def same(data: Path, seed: int = 0) -> dict[str, Any]:
     }
 
 
+async def through_restarts(ports: list[int], path: str, stop: asyncio.Event) -> tuple[int, int]:
+    """Eight clients that go to the next server where one takes no connection, as a proxy does."""
+    sent, done, failed = request(path, picture(0)), 0, 0
+
+    async def client(number: int) -> None:
+        nonlocal done, failed
+        turn = number
+        while not stop.is_set():
+            for attempt in range(2):
+                turn += 1
+                try:
+                    mine = await Connection.open(ports[turn % 2])
+                except OSError:
+                    failed += attempt
+                    continue
+                try:
+                    await mine.ask(sent)
+                    done += 1
+                except (OSError, RuntimeError, asyncio.IncompleteReadError):
+                    failed += 1
+                mine.writer.close()
+                break
+
+    await asyncio.gather(*(client(i) for i in range(8)))
+    return done, failed
+
+
+def restart(rounds: int) -> dict[str, Any]:
+    """Two servers on one database, stopped and started in turn while clients ask: how many requests fail?"""
+    import threading
+    from contextlib import ExitStack
+
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        running, ports = [ExitStack(), ExitStack()], [0, 0]
+        for i, one in enumerate(running):
+            stack.enter_context(one)
+            ports[i] = one.enter_context(server(SERVICE, Path(place) / "data"))[0]
+        stop, loop, found = asyncio.Event(), asyncio.new_event_loop(), list[tuple[int, int]]()
+        asking = through_restarts(ports, model_path(ports[0]), stop)
+        thread = threading.Thread(target=lambda: found.append(loop.run_until_complete(asking)))
+        thread.start()
+        for turn in range(2 * rounds):
+            time.sleep(2)
+            running[turn % 2].close()  # SIGTERM: what it has taken is answered first
+            ports[turn % 2] = running[turn % 2].enter_context(server(SERVICE, Path(place) / "data"))[0]
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+    return {"restarts": 2 * rounds, "answered": found[0][0], "failed": found[0][1]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["load", "teach", "large", "memory", "same"])
+    parser.add_argument("what", choices=["load", "teach", "large", "memory", "restart", "same"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--count", type=int, default=100_000)
@@ -442,6 +493,7 @@ def main() -> None:
         "teach": teach,
         "large": large,
         "memory": lambda: memory(given.count),
+        "restart": lambda: restart(given.rounds),
         "same": lambda: same(given.data),
     }[given.what]()
     record["load of the machine"] = os.getloadavg()

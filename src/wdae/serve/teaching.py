@@ -26,7 +26,7 @@ from wdae.serve.problems import ConflictError, NotFoundError
 from wdae.serve.service import Service
 from wdae.serve.uploads import Picture
 
-_TRIED_OUT = 10  # classes; of more at once the insight tells
+_TRIED_OUT = 1  # class; it takes some twenty classifiers each, and of more at once the insight tells
 
 
 @dataclass(frozen=True, eq=False)
