@@ -1,6 +1,7 @@
 # make run    everything from nothing to the demo's table
 # make test   everything from nothing to the test results
 # make docs   the documents as a site in site/, which opens from disk
+# make page   the page of the service built anew from page/ (needs Node 20)
 # make serve  a page to teach models on: open http://127.0.0.1:8000
 # make check  what CI runs: format, lint, strict types, imports, tests (which build the documents)
 
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test check lint docs serve setup clean
+.PHONY: run test check lint docs page serve setup clean
 
 run: setup
 	@echo "training two denoisers on real features: two to five minutes on two cores"
@@ -24,6 +25,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+page: setup
+	$(BIN)/python scripts/build_page.py
 
 serve: setup
 	$(BIN)/wdae serve

@@ -109,7 +109,11 @@ def served(folder: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def teach(page: Any, name: str, files: list[Path]) -> None:

@@ -17,6 +17,16 @@ const REMEMBERED = "wdae-model";
 let last = 0;
 const nextId = () => ++last;
 
+/** The taught classes of a model, all of them. */
+async function added(model: string): Promise<Class[]> {
+  const items: Class[] = [];
+  for (;;) {
+    const page = await get<Classes>(`${inModel(model, "classes")}?kind=added&limit=1000&offset=${items.length}`);
+    items.push(...page.items);
+    if (!page.items.length || items.length >= page.total) return items;
+  }
+}
+
 class Store {
   about = $state.raw<About | null>(null);
   locked = $state(false); // the service asks for a key
@@ -51,10 +61,10 @@ class Store {
 
   async start(): Promise<void> {
     try {
-      this.about = await get<About>("/about");
-      useToken(this.about.csrf);
+      const [about] = await Promise.all([get<About>("/about"), this.loadModels()]);
+      this.about = about;
+      useToken(about.csrf);
       this.locked = false;
-      await this.loadModels();
       const kept = localStorage.getItem(REMEMBERED);
       const first = this.models.find((m) => m.id === kept) ?? this.models[0];
       if (first) await this.open(first.id);
@@ -76,21 +86,10 @@ class Store {
 
   async open(id: string): Promise<void> {
     this.selected.clear();
-    this.model = await get<Model>(inModel(id));
+    const [model, classes] = await Promise.all([get<Model>(inModel(id)), added(id)]);
+    this.classes = classes;
+    this.model = model;
     localStorage.setItem(REMEMBERED, id);
-    await this.loadClasses();
-  }
-
-  async loadClasses(): Promise<void> {
-    const items: Class[] = [];
-    for (;;) {
-      const page = await get<Classes>(
-        `${inModel(this.id, "classes")}?kind=added&limit=1000&offset=${items.length}`,
-      );
-      items.push(...page.items);
-      if (!page.items.length || items.length >= page.total) break;
-    }
-    this.classes = items;
   }
 
   /** Ask for the model anew; what shows it follows its revision. */
@@ -99,8 +98,8 @@ class Store {
     const now = await get<Model>(inModel(this.id));
     this.offline = false;
     if (now.revision === this.model.revision && now.name === this.model.name) return;
+    this.classes = await added(now.id);
     this.model = now;
-    await this.loadClasses();
   }
 
   /** Look for changes of others as long as the page is seen. */
