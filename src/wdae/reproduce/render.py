@@ -44,7 +44,8 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
     lines = [
         f"`{record['command']}`",
         "",
-        f"{where}, torch {environment.get('torch')}; {record['seconds'] / 60:.1f} minutes in all. "
+        f"{where}, torch {environment.get('torch')}, {_commit(environment)}; "
+        f"{record['seconds'] / 60:.1f} minutes in all. "
         f"{episodes}, the same for all rows on the same features; accuracies in % with 95 % intervals. "
         "Difference: ours minus the paper's. Gain: over the initial estimate, or over the row that a table "
         "names, on the same features, paired episode by episode, * where its interval excludes zero. "
@@ -57,6 +58,14 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
     if record["partial"]:
         lines += ["", f"Classes of {record['title']} may be missing: these are then not its figures."]
     return lines
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    """The commit that a run is of, as far as it was kept."""
+    commit = environment.get("commit")
+    if commit is None:
+        return "commit not kept"
+    return f"commit {commit[:12]}" + (" with changes" if commit.endswith("+") else "")
 
 
 def table_name(number: int | None) -> str:
