@@ -108,7 +108,7 @@ def fuzz(
     kinds = [(operation, mode) for operation in operations for mode in GenerationMode]
     for left, (operation, mode) in zip(range(len(kinds), 0, -1), kinds, strict=True):
         world.refresh()
-        share = (cases - sum(n for what, n in answers.items() if what.isdigit())) // left + 1
+        share = max(1, (cases - sum(n for what, n in answers.items() if what.isdigit())) // left + 1)
         if operation.path.endswith(SLOW):
             share = 1 if operation.path.endswith(SLOW[0]) else min(share, max(2, cases // 1000))
         run = given(case=operation.as_strategy(generation_mode=mode))(lambda case: one(case))

@@ -202,3 +202,11 @@ def test_a_class_that_is_no_name_is_refused_by_itself(anywhere: TestClient, own_
     entries = {"unknown/1.jpg": jpeg(seed=50), "fine/1.jpg": jpeg(seed=51), "a\x07b/1.jpg": jpeg(seed=52)}
     job = ended(client, start(client, model, entries, kind="import_zip"))
     assert job["state"] == "done" and job["result"]["added"] == 1 and job["result"]["refused_count"] == 2
+
+
+def test_a_model_is_learned(client: TestClient) -> None:
+    files = {"file": ("a.zip", zipped({f"class {i}/1.jpg": jpeg(seed=i) for i in range(2)}))}
+    begun = client.post("jobs", data={"name": "learned"}, files=files)
+    job = ended(client, begun.json()["id"])
+    assert job["state"] == "done", job
+    assert client.get(f"models/{job['result']['model']}").json()["base_classes"] == 2

@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 from break_service import break_service
-from fastapi.testclient import TestClient
 from fuzz_service import fuzz
 from postgres_server import PostgresServer, binaries, free_port
 from serve_help import new_model, picture, running, serving, teach
@@ -31,10 +30,11 @@ def test_nothing_acknowledged_is_lost_when_a_decoder_and_the_server_are_killed(t
     assert found["killed"] == {"decoder": 1, "server": 1}
 
 
-def test_no_request_made_from_the_description_ends_in_our_error(anywhere: TestClient) -> None:
-    answers, faults = fuzz(anywhere, 100, number=7, quick=True)
+def test_no_request_made_from_the_description_ends_in_our_error(tmp_path: Path) -> None:
+    with serving(Settings(data=tmp_path / "data", limits=Limits(decoders=1))) as client:
+        answers, faults = fuzz(client, 60, number=7, quick=True)
     assert faults == []
-    assert sum(count for what, count in answers.items() if what.isdigit()) >= 80
+    assert sum(count for what, count in answers.items() if what.isdigit()) >= 50
 
 
 NGINX = """
