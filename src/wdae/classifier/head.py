@@ -44,6 +44,7 @@ class Head:
     than a base class. Of very many classes, ``index`` finds base classes; ``moved`` are those whose weights
     are not the ones it knows: rows ``[u]`` and weights ``[u, D]``.
 
+    >>> from wdae.classifier import BaseKnowledge, Model
     >>> from wdae.methods import InitialEstimate
     >>> base = BaseKnowledge(("cat", "dog"), torch.eye(2, 4), torch.tensor([10, 10]), InitialEstimate())
     >>> head = Model(base).head

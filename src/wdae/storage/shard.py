@@ -17,7 +17,7 @@ class Shard:
     """Part ``number`` of ``parts``, from 1 on.
 
     >>> Shard.parse("2/3").of(range(0, 70, 10))
-    [30, 40]
+    [20, 30]
     """
 
     number: int
