@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from wdae.nn.plda import PLDA, class_means
+from wdae.nn.plda import PLDA
+from wdae.nn.space import means_by_class
 
 
 def classes(n: int, images: int, dim: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +23,7 @@ def test_ratios_are_those_of_the_normal_distributions(settings: tuple[float, flo
     plda = PLDA.fit(features, labels, *settings)
     assert plda is not None
     vectors = plda.coordinates(features)
-    means, counts = class_means(vectors, labels, 12)[:3], torch.tensor([1, 5, 200])
+    means, counts = means_by_class(vectors, labels, 12)[:3], torch.tensor([1, 5, 200])
     found = plda.ratios(vectors[:4], means, counts)
     for i, vector in enumerate(vectors[:4]):
         for c, (mean, n) in enumerate(zip(means, counts.tolist(), strict=True)):

@@ -80,7 +80,7 @@ def predict(
         raise ModelError(f"--false-alarms lies between 0 and 1, got {false_alarms}")
     share, sources = parse_share(expect), tuple(check_sources(sources))
     from wdae.classifier.light.answers import csv_heading
-    from wdae.classifier.light.cluster import Question, lines_by_ray
+    from wdae.classifier.light.cluster import PredictOptions, lines_by_ray
     from wdae.classifier.light.folder import ModelFolder
     from wdae.classifier.light.sources import find_pictures, is_feature_file
     from wdae.data.findings import tell_left_out
@@ -99,7 +99,7 @@ def predict(
     chosen = parse_only(only, ModelFolder.open(model, verify=False).names) if only else None
     form: Literal["line", "json", "csv"] = "json" if json else "csv" if csv else "line"
     among = tuple(chosen) if isinstance(chosen, list) else chosen
-    question = Question(str(model), top, share, among, false_alarms, form, device, coverage)
+    question = PredictOptions(str(model), top, share, among, false_alarms, form, device, coverage)
     unreadable: list[str] = []
     headed = csv and (part is None or part.number == 1)
 

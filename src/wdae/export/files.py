@@ -31,14 +31,14 @@ from wdae.storage.tensors import save_tensors
 TOLERANCE, TOLERANCE_WHOLE = 1e-4, 1e-3
 
 
-class Question(TypedDict, total=False):
+class HeadOptions(TypedDict, total=False):
     """What the file is to answer: ``expect`` and ``only`` of :meth:`wdae.classifier.Model.head_for`."""
 
     expect: float | None
     only: str | Iterable[str] | None
 
 
-def export_linear(model: Model, path: str | Path, **question: Unpack[Question]) -> Path:
+def export_linear(model: Model, path: str | Path, **question: Unpack[HeadOptions]) -> Path:
     """Write ``softmax(z @ weight.T + bias)`` as a safetensors file, class names in its metadata.
 
     ``weight`` is ``[C, D]``, ``bias`` ``[C]``; ``power`` and ``centre`` ``[D]`` bring a feature x into the
@@ -75,7 +75,7 @@ def export_onnx(
     precision: Precision = "float32",
     false_alarms: float = 0.05,
     lean: bool = False,
-    **question: Unpack[Question],
+    **question: Unpack[HeadOptions],
 ) -> Path:
     """Write an ONNX file: a picture of any size in; names, probabilities and "unknown" out.
 
@@ -151,7 +151,7 @@ def _check_whole(
             raise StorageError(f"the exported file differs from the model by {worst:.2g} (more than {most})")
 
 
-def _export_squares(model: Model, path: str | Path, **question: Unpack[Question]) -> Path:
+def _export_squares(model: Model, path: str | Path, **question: Unpack[HeadOptions]) -> Path:
     head = model.head_for(**question)
     module, name, items = export_module(model, head, "whole")
     with atomic_file(path) as temporary:
@@ -172,7 +172,7 @@ def _export_squares(model: Model, path: str | Path, **question: Unpack[Question]
 
 
 def export_torchscript(
-    model: Model, path: str | Path, part: Part = "auto", **question: Unpack[Question]
+    model: Model, path: str | Path, part: Part = "auto", **question: Unpack[HeadOptions]
 ) -> Path:
     """Write a TorchScript file; class names travel in its extra file ``labels``.
 

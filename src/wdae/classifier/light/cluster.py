@@ -18,7 +18,7 @@ BLOCK = 512
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictOptions:
     """What is asked of every picture, and how answers are written.
 
     ``only`` is what :meth:`ModelFolder.chosen` takes; the other fields are the options of ``wdae predict``.
@@ -74,7 +74,7 @@ class Answerer:
         from wdae.extract.ray_engine import refuse_other_versions
 
         refuse_other_versions(driver)
-        self.question = Question(**question)
+        self.question = PredictOptions(**question)
         self.folder, self.answers = self.question.ready()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,11 @@ class Answerer:
 
 
 def lines_by_ray(
-    question: Question, files: Sequence[str], unreadable: list[str], work: Path, address: str | None = None
+    question: PredictOptions,
+    files: Sequence[str],
+    unreadable: list[str],
+    work: Path,
+    address: str | None = None,
 ) -> Iterator[str]:
     """The lines of all pictures in their order; blocks that lie in the folder ``work`` are not asked again.
 
