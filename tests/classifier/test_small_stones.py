@@ -318,7 +318,9 @@ def test_progress_of_long_predictions(
 
 def test_no_two_classes_have_one_name() -> None:
     seen: dict[str, str] = {}
-    for file in sorted(Path(wdae.__file__).parent.rglob("*.py")):
+    package = Path(wdae.__file__).parent
+    wire = package / "serve" / "schemas.py"  # what goes over the wire has the names of the API
+    for file in sorted(file for file in package.rglob("*.py") if file != wire):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert seen.setdefault(node.name, file.name) == file.name, node.name

@@ -22,7 +22,7 @@ from wdae.backbones.preprocessing import Preprocessing
 from wdae.data.decode import decode
 from wdae.errors import DataError
 from wdae.serve.limits import Limits
-from wdae.serve.uploads import Decoders, Picture, Refused
+from wdae.serve.uploads import DecodedPicture, Decoders, Refused
 
 RULE = Preprocessing(image_size=84)
 
@@ -151,7 +151,7 @@ def test_a_picture_that_kills_its_decoder_is_refused_and_the_next_is_read() -> N
         os.kill(process.process.pid, signal.SIGSEGV)
         thread.join()
         assert isinstance(outcome[0], DataError) and "died (signal 11)" in str(outcome[0])
-        assert isinstance(decoder.read("a.jpg", jpeg(64, 64), RULE), Picture)
+        assert isinstance(decoder.read("a.jpg", jpeg(64, 64), RULE), DecodedPicture)
     finally:
         decoder.close()
 
@@ -177,7 +177,7 @@ def test_a_decoder_that_died_while_idle_is_replaced(decoder: Decoders) -> None:
 
 def test_bad_ones_do_not_hold_up_the_good(decoder: Decoders) -> None:
     found = decoder.read_all([("a", jpeg(64, 64)), ("b", b"no"), ("c", jpeg(70, 64))], RULE)
-    assert [type(one) for one in found] == [Picture, Refused, Picture]
+    assert [type(one) for one in found] == [DecodedPicture, Refused, DecodedPicture]
     assert isinstance(found[1], Refused) and found[1].name == "b" and "not a picture" in found[1].reason
 
 

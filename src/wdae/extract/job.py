@@ -29,7 +29,7 @@ from wdae.storage.files import sha256 as file_sha256
 from wdae.storage.trust import Trust
 
 
-class Job:
+class ExtractJob:
     """A backbone and a data set, ready to embed the pictures chunk by chunk.
 
     Args:

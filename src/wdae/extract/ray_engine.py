@@ -23,7 +23,7 @@ from torch import Tensor
 from wdae.data.remote import is_remote
 from wdae.errors import MissingExtraError, RunError
 from wdae.extract.config import ExtractConfig
-from wdae.extract.job import Job
+from wdae.extract.job import ExtractJob
 from wdae.extract.views import Rows
 from wdae.storage.trust import Trust
 from wdae.version import __version__
@@ -87,7 +87,7 @@ class Embedder:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cpu":
             torch.set_num_threads(1)  # of its one core
-        self.job = Job(config, device, trust, workers=0 if device.type == "cpu" else None)
+        self.job = ExtractJob(config, device, trust, workers=0 if device.type == "cpu" else None)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The features of one chunk, as bytes: Ray copies them as they are."""

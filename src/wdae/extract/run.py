@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from wdae.extract.config import ExtractConfig
-from wdae.extract.job import Job
+from wdae.extract.job import ExtractJob
 from wdae.extract.shards import save_shard
 from wdae.extract.views import Rows
 from wdae.runs.progress import progress
@@ -65,7 +65,7 @@ def extract(
     refuse_existing(out)
     if shard is not None or engine == "ray":
         config = config.model_copy(update={"stream": True})  # nobody decodes what others embed
-    job = Job(config, team.device, trust)
+    job = ExtractJob(config, team.device, trust)
     starts = list(job.starts) if shard is None else shard.of(job.starts)
     with working(out) if team.is_main else nullcontext(unfinished(out)) as work:
         _begin(work, {**job.plan(), "pictures": job.images.source.stamp(), "stream": config.stream}, team)
@@ -116,7 +116,7 @@ def run_extraction(
         return done if team.is_main else None
 
 
-def _run_chunks(job: Job, todo: list[int], done: Any) -> float:
+def _run_chunks(job: ExtractJob, todo: list[int], done: Any) -> float:
     """Embed chunks in this process; returns the rate of the embedding alone."""
     seconds, count = 0.0, 0
     for start in todo:

@@ -27,7 +27,7 @@ from wdae.storage.shard import Shard
 from wdae.storage.tensors import save_tensors
 
 if TYPE_CHECKING:
-    from wdae.extract.job import Job
+    from wdae.extract.job import ExtractJob
 
 _TENSORS = "shard.safetensors"
 
@@ -51,7 +51,7 @@ class ShardManifest(Manifest):
     class_names: ClassNames
 
 
-def save_shard(job: Job, shard: Shard, features: Tensor, rows: Rows, path: Path) -> None:
+def save_shard(job: ExtractJob, shard: Shard, features: Tensor, rows: Rows, path: Path) -> None:
     """Write the features of a shard's pictures, and what the bank will need beside them."""
     images = job.images
     weights, scale = job.classifier()

@@ -18,13 +18,13 @@ from wdae.errors import ModelError, WdaeError
 from wdae.printing import size_text
 from wdae.serve import deletion
 from wdae.serve.database.connection import now
-from wdae.serve.database.revisions import Change, changing, delete_pictures, redo_target, undo_target
+from wdae.serve.database.revisions import RevisionChange, changing, delete_pictures, redo_target, undo_target
 from wdae.serve.database.tables import ClassRow, FeatureRow, PictureRow, Placement
 from wdae.serve.engine import Loaded
 from wdae.serve.observe import TAUGHT
 from wdae.serve.problems import ConflictError, NotFoundError
 from wdae.serve.service import Service
-from wdae.serve.uploads import Picture
+from wdae.serve.uploads import DecodedPicture
 
 _TRIED_OUT = 1  # class; it takes some twenty classifiers each, and of more at once the insight tells
 
@@ -35,7 +35,7 @@ class Shown:
 
     file: str
     name: str
-    picture: Picture
+    picture: DecodedPicture
     feature: Tensor
 
 
@@ -76,7 +76,7 @@ class Teaching:
     who: str
     expected: int | None = None
 
-    def _changing(self, action: str) -> AbstractContextManager[Change]:
+    def _changing(self, action: str) -> AbstractContextManager[RevisionChange]:
         return changing(self.service.database, self.model, self.who, action, self.expected)
 
     def teach(self, shown: Sequence[Shown], *, quiet: bool = False) -> Outcome:
@@ -150,7 +150,7 @@ class Teaching:
             done.notes.append(price.as_text())
         return done
 
-    def _keep(self, change: Change, picture: str, one: Shown, backbone: str) -> None:
+    def _keep(self, change: RevisionChange, picture: str, one: Shown, backbone: str) -> None:
         if change.session.get(PictureRow, (self.model, picture)) is None:
             kept = one.picture
             change.session.add(
@@ -204,7 +204,7 @@ class Teaching:
                 change.summary = {"class": class_id}
         return change.row.revision, class_id, name
 
-    def _refuse_taken(self, loaded: Loaded, change: Change, name: str) -> None:
+    def _refuse_taken(self, loaded: Loaded, change: RevisionChange, name: str) -> None:
         if name in loaded.base_ids or name in change.names().values():
             raise ConflictError(
                 f"class {shorten(name)!r} exists already; choose another name, or merge the two"
@@ -306,7 +306,7 @@ class Teaching:
             deletion.carry_out(self.service.database, self.service.pictures, self.model)
         return change.row.revision
 
-    def _placed(self, change: Change, pictures: Sequence[str]) -> dict[str, str]:
+    def _placed(self, change: RevisionChange, pictures: Sequence[str]) -> dict[str, str]:
         placed = change.placed(pictures)
         missing = [picture for picture in pictures if picture not in placed]
         if missing:

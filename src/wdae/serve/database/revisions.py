@@ -58,7 +58,7 @@ def names_at(session: Session, model: str, at: int) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-class Change:
+class RevisionChange:
     """A revision in the making."""
 
     def __init__(self, session: Session, row: ModelRow, who: str, action: str) -> None:
@@ -191,7 +191,7 @@ class Change:
 @contextmanager
 def changing(
     database: Database, model: str, who: str, action: str, expected: int | None = None
-) -> Iterator[Change]:
+) -> Iterator[RevisionChange]:
     """Change a model; others who want to change it wait.
 
     Args:
@@ -205,7 +205,7 @@ def changing(
                 " look at it again, then repeat the change with If-Match: "
                 f"{row.revision}"
             )
-        change = Change(session, row, who, action)
+        change = RevisionChange(session, row, who, action)
         yield change
         change.finish()
 

@@ -40,7 +40,7 @@ class Refused(DataError):  # noqa: N818
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class DecodedPicture:
     """A picture that was read.
 
     Args:
@@ -80,14 +80,14 @@ class Decoders:
         for one in waiting:
             self._idle.put(one or _Process(self.limits))
 
-    def read(self, name: str, data: bytes, rule: Preprocessing, keep: bool = True) -> Picture:
+    def read(self, name: str, data: bytes, rule: Preprocessing, keep: bool = True) -> DecodedPicture:
         """Decode one picture; without ``keep`` nothing is made to be stored."""
         try:
             return self._read(data, rule, keep)
         except DataError as error:
             raise Refused(name, str(error)) from None
 
-    def _read(self, data: bytes, rule: Preprocessing, keep: bool) -> Picture:
+    def _read(self, data: bytes, rule: Preprocessing, keep: bool) -> DecodedPicture:
         most = self.limits.picture_bytes
         if not data:
             raise DataError("the file is empty")
@@ -112,10 +112,10 @@ class Decoders:
 
     def read_all(
         self, pictures: Sequence[tuple[str, bytes]], rule: Preprocessing, keep: bool = True
-    ) -> list[Picture | Refused]:
+    ) -> list[DecodedPicture | Refused]:
         """Many pictures with their names, as many at a time as there are processes; a bad one: its error."""
 
-        def one(picture: tuple[str, bytes]) -> Picture | Refused:
+        def one(picture: tuple[str, bytes]) -> DecodedPicture | Refused:
             try:
                 return self.read(*picture, rule, keep)
             except Refused as error:
@@ -123,7 +123,7 @@ class Decoders:
 
         return list(self._threads.map(one, pictures))
 
-    async def aread(self, name: str, data: bytes, rule: Preprocessing, keep: bool = True) -> Picture:
+    async def aread(self, name: str, data: bytes, rule: Preprocessing, keep: bool = True) -> DecodedPicture:
         """One picture, for coroutines; those that wait wait in threads of their own."""
         return await asyncio.wrap_future(self._threads.submit(self.read, name, data, rule, keep))
 
@@ -168,7 +168,7 @@ class _Process:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def read(self, data: bytes, rule: Preprocessing, keep: bool, seconds: float) -> Picture:
+    def read(self, data: bytes, rule: Preprocessing, keep: bool, seconds: float) -> DecodedPicture:
         try:
             if not self.ready:
                 self._answered(60.0)
@@ -184,9 +184,9 @@ class _Process:
         side, size = rule.image_size, words["prepared"]
         pixels = np.frombuffer(made, np.uint8, size).reshape(side, side, 3)
         if not keep:
-            return Picture(pixels)
+            return DecodedPicture(pixels)
         end = size + words["stored"]
-        return Picture(pixels, made[size:end], made[end:], words["width"], words["height"])
+        return DecodedPicture(pixels, made[size:end], made[end:], words["width"], words["height"])
 
     def _answered(self, seconds: float) -> None:
         until = time.monotonic() + seconds
