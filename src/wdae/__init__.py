@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from wdae.api import compare, evaluate, load, load_recipe, train
     from wdae.bank import FeatureBank
     from wdae.bank.embedded import embedded_bank
-    from wdae.classifier import LearnConfig, Model, changing, learn, save
+    from wdae.classifier import BaseKnowledge, LearnConfig, Model, changing, learn, save
     from wdae.classifier.embedded import embedded_backbone, embedded_model
     from wdae.classifier.picture_backbone import PictureBackbone, load_backbone
+    from wdae.classifier.predictions import predictions
     from wdae.comparison.config import CompareRecipe
     from wdae.episodes import EpisodeSampler, EpisodeSpec
     from wdae.estimator import FewShotClassifier
@@ -62,6 +63,8 @@ _HOMES = {
     "learn": "wdae.classifier",
     "LearnConfig": "wdae.classifier",
     "Model": "wdae.classifier",
+    "BaseKnowledge": "wdae.classifier",
+    "predictions": "wdae.classifier.predictions",
     "changing": "wdae.classifier",
     "save": "wdae.classifier",
     "FewShotClassifier": "wdae.estimator",
@@ -75,6 +78,7 @@ _HOMES = {
 
 __all__ = [
     "WDAE",
+    "BaseKnowledge",
     "Client",
     "CompareRecipe",
     "Denoiser",
@@ -105,6 +109,7 @@ __all__ = [
     "load_backbone",
     "load_recipe",
     "paired",
+    "predictions",
     "save",
     "synthetic_bank",
     "train",
