@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*\w")
 EVERYWHERE = {"--help", "--version", "--debug", "--trust", "--no-verify"}
 OTHERS = {"--nproc-per-node", "--durations"}  # of torchrun and pytest
+OTHERS |= {"--ignore-scripts", "--head", "--address", "--node"}  # of npm, Ray and a benchmark
+OTHERS |= {"--format", "--no-owner", "--dbname"}  # of pg_dump and pg_restore
 
 
 def commands(app: App, words: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
@@ -56,9 +58,13 @@ def faults(text: str, here: str | None = None) -> list[str]:
     found = []
     for line in re.split(r"\n|[`;|.](?:\s|$)|`", joined):
         command = here
-        for match in re.finditer(rf"\bwdae ([a-z]+(?: [a-z]+)?)|{OPTION.pattern}", line):
+        for match in re.finditer(
+            rf"\bwdae ((?!wdae\b)[a-z]+(?: (?!wdae\b)[a-z]+){{0,2}})|{OPTION.pattern}", line
+        ):
             if match[1]:
-                named = [name for name in (match[1], match[1].split()[0]) if name in OPTIONS]
+                words = match[1].split()
+                names = (" ".join(words[:count]) for count in (3, 2, 1))
+                named = [name for name in names if name in OPTIONS]
                 command = named[0] if named else command
             elif not is_option(match[0], OPTIONS[command] if command else everything):
                 found.append(f"{match[0]} ({command or 'any command'}) in: {line.strip()[:100]}")

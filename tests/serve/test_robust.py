@@ -64,7 +64,7 @@ http {{
 def behind_nginx(folder: Path, ports: list[int]) -> Iterator[str]:
     folder.mkdir()
     port = free_port()
-    servers = " ".join(f"server 127.0.0.1:{one} max_fails=1 fail_timeout=1s;" for one in ports)
+    servers = " ".join(f"server 127.0.0.1:{one} max_fails=0;" for one in ports)
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, servers=servers))
     binary = shutil.which("nginx") or "/usr/sbin/nginx"
     process = subprocess.Popen([binary, "-e", f"{folder}/start.log", "-c", f"{folder}/nginx.conf"])

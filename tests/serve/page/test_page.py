@@ -158,7 +158,7 @@ def test_what_it_knows_what_it_cost_and_history(show: Callable[..., Any], things
     shown.go("history")
     lines = page.locator("main ol li")
     lines.nth(2).wait_for()
-    assert "now" in lines.nth(0).inner_text()
+    shown.until(lambda: "now" in lines.nth(0).inner_text())
     page.get_by_role("button", name="Go back to here, change 1").click()
     shown.until(lambda: list(shown.counts()) == ["cup"])
     page.get_by_role("button", name="Go back to here, change 3").click()  # going back has lost nothing
