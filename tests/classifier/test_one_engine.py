@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import embedded_bank
-from wdae.classifier import LearnConfig, learn, load, save
+from wdae.classifier import BaseKnowledge, LearnConfig, Model, learn, load, save
 from wdae.classifier.learning import as_recipe, fitted, held_out_parts
 from wdae.episodes import take_rows
 from wdae.methods import WDAE, InitialEstimate, Method
@@ -92,6 +92,17 @@ def episode(bank: FeatureBank, shots: Sequence[int]) -> tuple[Support, Tensor, l
     return Support(support, None if bool(mask.all()) else mask), queries, given
 
 
+LEARNED: dict[tuple[str, bool], tuple[Any, BaseKnowledge]] = {}
+
+
+def learned(bank: FeatureBank, name: str, refine_base: bool) -> tuple[Any, BaseKnowledge]:
+    """A method and what a model learned with it knows; once for all numbers of shots."""
+    if (name, refine_base) not in LEARNED:
+        method = made(bank, name, refine_base)
+        LEARNED[name, refine_base] = method, learn(bank, LearnConfig(novel_share=0.5), method=method).base
+    return LEARNED[name, refine_base]
+
+
 @pytest.mark.parametrize("refine_base", [True, False])
 @pytest.mark.parametrize(
     "shots", [(1,) * 5, (2,) * 5, (5,) * 5, (1, 2, 5, 3, 7), (1, 12, 20, 3, 10)], ids=str
@@ -102,10 +113,10 @@ def episode(bank: FeatureBank, shots: Sequence[int]) -> tuple[Support, Tensor, l
 def test_scores_are_those_of_an_evaluation(
     bank: FeatureBank, name: str, shots: tuple[int, ...], refine_base: bool, tmp_path: Path
 ) -> None:
-    method = made(bank, name, refine_base)
+    method, base = learned(bank, name, refine_base)
     support, queries, given = episode(bank, shots)
     wanted = method.on(base_classes(bank)).adapt(support, joint=True)(queries[None])[0]
-    model = learn(bank, LearnConfig(novel_share=0.5), method=method)
+    model = Model(base)
     model.add({f"new {c}": rows for c, rows in enumerate(given)})
     torch.testing.assert_close(model.scores(queries), wanted, atol=1e-5, rtol=0)
     save(model, tmp_path / "model")

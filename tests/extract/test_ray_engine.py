@@ -30,6 +30,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(tmp_path: Path) -> None:
     config = extraction(tmp_path, chunk=16)
@@ -55,6 +56,7 @@ def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(tmp_path: 
     assert "".join(part.read_text() for part in parts) == (tmp_path / "plain.csv").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "versions", lambda: {"wdae": "0.0.1", "torch": "1.0", "numpy": "1.0"})

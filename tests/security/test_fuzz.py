@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_mutated_artefacts_and_command_lines_end_in_one_clear_line(tmp_path: Path) -> None:
     """In a process of its own: it forks, and limits its memory. WDAE_FUZZ_CASES sets how many cases."""
-    cases = os.environ.get("WDAE_FUZZ_CASES", "200")
+    cases = os.environ.get("WDAE_FUZZ_CASES", "100")
     words = [sys.executable, str(ROOT / "scripts" / "fuzz.py"), "--cases", cases, "--seed", "7"]
     done = subprocess.run(
         [*words, "--keep", str(tmp_path / "kept")], capture_output=True, text=True, timeout=280, check=False

@@ -81,6 +81,7 @@ def test_two_processes_come_to_the_very_weights_of_one(place: Path) -> None:
     assert methods[0].describe() == methods[1].describe()
 
 
+@pytest.mark.long
 def test_a_killed_process_is_resumed_to_the_same_weights(place: Path) -> None:
     steps, whole, cut = 400, "whole", "cut"
     subprocess.run(command(1, *options(place, whole, steps)), check=True, env=environment(), timeout=250)
