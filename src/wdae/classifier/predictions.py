@@ -47,6 +47,11 @@ def predictions(
         only: the classes that come into question (:meth:`wdae.classifier.Model.head_for`).
         coverage: say also which classes the true one is among, for this share of pictures
             (:meth:`wdae.classifier.Model.sets`).
+
+    >>> from wdae import embedded_model
+    >>> model = embedded_model()
+    >>> predictions(model, 3 * model.head.learned[:1])[0].classes == model.names[:1]
+    True
     """
     if top < 1:
         raise RecipeError(f"at least 1 class is shown, got top {top}")
