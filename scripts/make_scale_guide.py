@@ -24,7 +24,8 @@ def records() -> dict[str, dict[str, Any]]:
 def where(record: dict[str, Any]) -> str:
     made = record["environment"]
     machine = made.get("gpu") or f"{made['cpu']}, {record.get('cores') or made['cores']} cores"
-    return f"{machine}; torch {made['torch']}"
+    changed = "; from a commit with changes of its own" if (made.get("commit") or "+").endswith("+") else ""
+    return f"{machine}; torch {made['torch']}{changed}"
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:

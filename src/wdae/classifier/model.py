@@ -15,7 +15,7 @@ from wdae.calibration.unknown import Added
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.head import Head, check_share
 from wdae.classifier.history import History, State
-from wdae.classifier.names import check_name, has_separator, removable, shorten, unknown_classes
+from wdae.classifier.names import check_name, chosen, has_separator, removable, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError
 from wdae.methods.base import Support, WeightScorer
@@ -274,18 +274,8 @@ class Model:
             only: the classes that come into question: their names, or ``"added"`` or ``"base"``. Each is then
                 as likely as another, unless ``expect`` is given too.
         """
-        head = self.head if only is None else self.head.among(self._chosen(only))
+        head = self.head if only is None else self.head.among(chosen(only, self.base.names, self.added))
         return head if expect is None else head.expecting(expect)
-
-    def _chosen(self, only: str | Iterable[str]) -> list[str]:
-        kinds = {"added": self.added, "base": self.base.names}
-        names = list(kinds.get(only, [only]) if isinstance(only, str) else only)
-        missing = [name for name in names if name not in set(self.names)]
-        if missing:
-            raise unknown_classes(missing, self.names, "class")
-        if not names:
-            raise ModelError("no classes to choose among; none was added to the model")
-        return names
 
     def without(self, name: str, row: int) -> Model:
         """The model as it would be without one of the examples of a class; only to be asked."""

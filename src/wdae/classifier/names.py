@@ -102,6 +102,18 @@ def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> Mo
     return ModelError(f"no {what} is called {shorten(first)!r}{hint}")
 
 
+def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str]) -> list[str]:
+    """The classes that come into question: their names, or ``"added"`` or ``"base"``."""
+    names = list({"added": added, "base": base}.get(only, [only]) if isinstance(only, str) else only)
+    known = (*base, *added)
+    missing = [name for name in names if name not in set(known)]
+    if missing:
+        raise unknown_classes(missing, known, "class")
+    if not names:
+        raise ModelError("no classes to choose among; none was added to the model")
+    return names
+
+
 def removable(names: Iterable[str], base: Collection[str], added: Sequence[str]) -> list[str]:
     """The classes to remove, each once; a base class and one that is not there are errors."""
     names = list(dict.fromkeys(names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,8 @@ from wdae.calibration.familiarity import Array, Familiarity, check_kept
 from wdae.classifier.history import History, State
 from wdae.classifier.light.answers import Answers, Space
 from wdae.classifier.light.manifest import BACKBONE, BASE, BASE_1, METHOD, ModelManifest, names_in
-from wdae.classifier.names import removable, unknown_classes
-from wdae.errors import ModelError, StorageError
+from wdae.classifier.names import chosen, removable
+from wdae.errors import StorageError
 from wdae.methods.records import CalibrationRecord, EstimateState, WdaeState
 from wdae.storage import manifest as manifests
 from wdae.storage.files import open_regular, sha256
@@ -167,14 +167,7 @@ class ModelFolder:
 
     def chosen(self, only: str | Iterable[str]) -> list[str]:
         """The classes that come into question: names, ``added`` or ``base``."""
-        kinds: dict[str, Sequence[str]] = {"added": self.added, "base": self.base_names}
-        names = list(kinds.get(only, [only]) if isinstance(only, str) else only)
-        missing = [name for name in names if name not in set(self.names)]
-        if missing:
-            raise unknown_classes(missing, self.names, "class")
-        if not names:
-            raise ModelError("no classes to choose among; none was added to the model")
-        return names
+        return chosen(only, self.base_names, self.added)
 
     @property
     def has_answers(self) -> bool:
