@@ -41,11 +41,13 @@ class Noted:
     deleted: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)  # asked to be deleted, and no answer came
     answers: dict[str, int] = field(default_factory=dict)
+    acknowledged: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, what: str) -> None:
         with self.lock:
             self.answers[what] = self.answers.get(what, 0) + 1
+            self.acknowledged += what in ("teach 201", "delete 200")
 
 
 def teach(
@@ -109,7 +111,11 @@ def break_service(
         killed: dict[str, int] = {}
         kinds = ["decoder", "worker", "postgres", "server"] if database else ["decoder", "server"]
         for number in range(kills):
-            time.sleep(draw.uniform(0.2, 2.0))
+            # Under load, not while it starts.
+            said, until = noted.acknowledged, time.monotonic() + 90
+            while noted.acknowledged < said + 3 and time.monotonic() < until:
+                time.sleep(0.02)
+            time.sleep(draw.uniform(0, 0.5))
             kind = kinds[number % len(kinds)] if kills < 10 else draw.choices(kinds, _SHARES[: len(kinds)])[0]
             if kind == "postgres":
                 assert database is not None
