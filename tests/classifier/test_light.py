@@ -18,7 +18,8 @@ from wdae.backbones.graphs import GRAPHS, SHIPPED, start
 from wdae.backbones.preprocessing import Preprocessing
 from wdae.classifier import Model, load, save
 from wdae.classifier.embedded import embedded_model
-from wdae.classifier.light.folder import HEAD, ModelFolder, remove_classes
+from wdae.classifier.light.facts import remove_classes
+from wdae.classifier.light.folder import HEAD, ModelFolder
 from wdae.classifier.predictions import predictions
 from wdae.classifier.store import changing, computed_answers
 from wdae.classifier.summary import summary
@@ -27,7 +28,9 @@ from wdae.errors import ModelError, WdaeError
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
 WITHOUT = """
 import sys
-for name in ("torch", "sklearn", "scipy", "pandas"):
+slow = ["torch", "sklearn", "scipy", "pandas"]
+slow += ["numpy", "PIL"] if sys.argv[1] in ("info", "remove") else []  # commands that compute nothing
+for name in slow:
     sys.modules[name] = None
 from wdae.cli.main import main
 main(sys.argv[1:])

@@ -6,20 +6,21 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image
 from pydantic import Field, ValidationError, model_validator
 
-from wdae.data.decode import Interpolation, Pixels, resample
 from wdae.errors import ModelError, RecipeError
 from wdae.storage.records import ClassNames, Digest, Info, Record, Text, faults
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
+
+    from wdae.data.decode import Pixels
 
 PREPROCESSING = "preprocessing"
 """Under this key a bank's provenance and an export's metadata have it."""
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 LARGEST = 4096
 """Of any option of a backbone."""
 LARGEST_SIDE = 1024
@@ -45,6 +46,7 @@ class Preprocessing(Record):
         interpolation: the filter, antialiased.
         value_range: pixels run from 0 to this before ``mean`` is taken off and ``std`` divided by.
 
+    >>> import numpy as np
     >>> rule = Preprocessing(image_size=8, resize=10, fit="shortest", interpolation="bicubic")
     >>> rule(np.zeros((20, 30, 3), np.uint8)).shape
     (8, 8, 3)
@@ -137,6 +139,11 @@ class Preprocessing(Record):
 
     def __call__(self, picture: Pixels, _generator: np.random.Generator | None = None) -> Pixels:
         """The square. Shapes: uint8 [height, width, 3] → uint8 [image_size, image_size, 3]."""
+        import numpy as np  # here, so that what only reads the record waits for none of them
+        from PIL import Image
+
+        from wdae.data.decode import resample
+
         side, from_side = self.image_size, self.resize or self.image_size
         height, width = picture.shape[:2]
         if height == width == side == from_side:
@@ -175,6 +182,8 @@ class Preprocessing(Record):
 
     def prepared(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """The same without torch. Shapes: uint8 [B, S, S, 3] → float32 [B, 3, S, S]."""
+        import numpy as np
+
         values = batch.astype(np.float32) / np.float32(255)
         if self.value_range != 1:
             values *= np.float32(self.value_range)

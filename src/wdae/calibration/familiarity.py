@@ -17,8 +17,6 @@ OUTLIER_SHARE = 0.1
 """Of all false alarms, the share that may come of the test for pictures of nothing."""
 ROUNDING = 1e-4
 """By how much an example may seem less ordinary than itself: rounding differs by machine and batch."""
-RATE = 0.05
-"""The rate of false alarms, and of warnings, that figures are measured at."""
 STRAYS = (3, 5, 10)
 """Numbers of examples among which one may be a stray."""
 STEEPEST = 3.0

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from wdae.calibration.background import Background, explained
 from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
-from wdae.calibration.familiarity import RATE as RATE
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
 from wdae.methods.calibration import WAYS, interpolate, step_for
+from wdae.methods.records import RATE as RATE
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wdae.calibration.familiarity import RATE
 from wdae.classifier.history import describe_share
-from wdae.classifier.light.folder import ModelFolder
+from wdae.classifier.light.facts import ModelFacts
 from wdae.classifier.names import shorten
+from wdae.methods.records import RATE
 from wdae.printing import cell, size_text
 
 _SHOWN = 30
@@ -27,7 +27,7 @@ _LABELS = {
 
 def summary(path: str | Path) -> dict[str, Any]:
     """The facts about the model in a folder, as JSON values."""
-    model = ModelFolder.open(path)
+    model = ModelFacts.open(path)
     kept, balance = model.manifest, model.calibration
     on_line = {change.number for change in model.history.line()}
     return {

@@ -102,7 +102,7 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
         Names of classes that were added.
     """
     check_model(model)
-    from wdae.classifier.light.folder import remove_classes
+    from wdae.classifier.light.facts import remove_classes
 
     changed = remove_classes(model, classes, patience)
     say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")

@@ -86,6 +86,8 @@ def _run(words: list[str]) -> int:
     if words == ["--version"]:
         print(__version__)
         return 0
+    # Its plugins are looked for in every installed package; a command has no use for any.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from wdae.cli.app import run_app
 
     return run_app(root(), words)

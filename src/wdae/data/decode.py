@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError, feature
 from wdae.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
-Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 _AVIF = bool(features.check("avif"))
 _HEIC = find_spec("pillow_heif") is not None
@@ -100,7 +99,7 @@ def resample(
     pixels: Pixels,
     box: tuple[float, float, float, float],
     size: int,
-    interpolation: Interpolation = "bilinear",
+    interpolation: str = "bilinear",
 ) -> Pixels:
     """The box (left, top, right, bottom) of a picture at ``size`` × ``size``, antialiased.
 

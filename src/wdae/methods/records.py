@@ -14,7 +14,8 @@ QUANTILES = 201
 """Points of a curve of quantiles."""
 WAYS = 5
 """Pseudo-novel classes at once; of fewer novel classes a smaller share of images is expected."""
-
+RATE = 0.05
+"""The rate of false alarms, and of warnings, that figures are measured at."""
 RISKS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01)
 """Shares of pictures whose class may be missing from its set, for which thresholds are kept."""
 

@@ -235,6 +235,14 @@ def read_arrays(
         return arrays_in(file, Path(folder) / name)
 
 
+def read_names(folder: str | Path, manifest: Manifest, name: str) -> tuple[list[str], dict[str, str]]:
+    """The names of a listed safetensors file's tensors, and its metadata; not hashed."""
+    from wdae.storage.tensors import names_in
+
+    with _open_known(folder, manifest, name, False) as file:
+        return names_in(file, Path(folder) / name)
+
+
 def _open_known(folder: str | Path, manifest: Manifest, name: str, verify: bool) -> BufferedReader:
     path = Path(folder) / name
     if name not in manifest.files:

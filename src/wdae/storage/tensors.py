@@ -129,6 +129,12 @@ def arrays_in(file: BinaryIO, path: str | Path) -> tuple[dict[str, Any], dict[st
     return arrays, metadata
 
 
+def names_in(file: BinaryIO, path: str | Path) -> tuple[list[str], dict[str, str]]:
+    """The names of an open safetensors file's tensors, and its metadata."""
+    _, listed, metadata = _mapped(file, path)
+    return list(listed), metadata
+
+
 class _Slot(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
