@@ -1,10 +1,12 @@
 """A model of a million classes on a CPU: graph by an index, refined, saved, opened, added to, asked.
 
-python benchmarks/scale_classes.py [--sizes 1000 ... 1000000] [--against 300000] [--accuracy 100000]
+python benchmarks/scale_classes.py --build 1000 1000000 --models FOLDER   then   --use 1000 1000000 ...
+python benchmarks/scale_classes.py --against 300000 --accuracy 100000
 
-Each size in a process of its own. ``--against`` compares the index with comparing all with all in one
-process, in CPU time too. ``--accuracy`` adds so many distractors, real features with noise, to 100 classes
-of the embedded bank, and compares accuracies with an index and without. Writes scale-classes.json.
+Each size is a process of its own, and each piece adds to one record, results/scale/scale-classes.json.
+``--use`` opens a built model, adds classes and classifies. ``--against`` compares the index with comparing
+all with all in one process. ``--accuracy`` adds so many distractors, real features with noise, to the 100
+classes of the embedded bank, and compares accuracies with an index and without.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from common import keep
+from common import RESULTS, keep
 from wdae import WDAE, Denoiser, FeatureBank, Part, embedded_bank
+from wdae.bank import class_means
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.model import Model
 from wdae.classifier.predictions import predictions
@@ -34,8 +36,10 @@ from wdae.methods.calibration import Calibration
 from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
 from wdae.nn.incremental import BaseState
+from wdae.runs.environment import commit
 
 T = TypeVar("T")
+NAME, KEYS = "scale-classes", ("classes", "kind", "distractors")
 PICTURES = 1000
 
 
@@ -85,7 +89,7 @@ def measure(n: int, dim: int, hidden: int, kind: str, folder: Path) -> dict[str,
     _, refined_s, refined_cpu_s = timed(
         lambda: BaseState(method.denoiser, base.weights, graph=base.graph).reconstructed
     )
-    _, saved_s, _ = timed(lambda: save(Model(base), folder / "model"))
+    _, saved_s, _ = timed(lambda: save(Model(base), folder))
     assert base.index is not None
     return {
         "classes": n,
@@ -97,13 +101,13 @@ def measure(n: int, dim: int, hidden: int, kind: str, folder: Path) -> dict[str,
         "refine_all_cpu_s": refined_cpu_s,
         "save_s": saved_s,
         "peak_gib": peak_gib(),
-        "bytes_on_disk": sum(file.stat().st_size for file in (folder / "model").iterdir()),
+        "bytes_on_disk": sum(file.stat().st_size for file in folder.iterdir()),
     }
 
 
 def use(folder: Path, kind: str) -> dict[str, Any]:
     """Open the model, add five classes of five examples ten times, classify a thousand vectors."""
-    model, open_s, open_cpu_s = timed(lambda: load(folder / "model"))
+    model, open_s, open_cpu_s = timed(lambda: load(folder))
     n, dim = len(model.base.names), model.base.dim
     made = [
         {f"new {turn} {i}": clustered(5, dim, kind, seed=1 + 5 * turn + i) for i in range(5)}
@@ -123,17 +127,22 @@ def use(folder: Path, kind: str) -> dict[str, Any]:
         else:
             first = took
         model.undo()
-    model = load(folder / "model", verify=False)
+    model = load(folder, verify=False)
     for turn in range(5):
-        with changing(folder / "model", opened=model) as opened:
+        with changing(folder, opened=model) as opened:
             began = time.perf_counter()
             opened.add(made[turn])
         commits.append(time.perf_counter() - began)
+    with changing(folder, opened=model) as opened:
+        for _ in commits:
+            opened.undo()
     queries = clustered(PICTURES, dim, kind, seed=77)
     predictions(model, queries[:256], top=5)
     _, predict_s, predict_cpu_s = timed(lambda: predictions(model, queries, top=5))
     middle = len(adds) // 2
     return {
+        "classes": n,
+        "kind": kind,
         "open_s": open_s,
         "open_cpu_s": open_cpu_s,
         "first_add_s": first,
@@ -143,7 +152,6 @@ def use(folder: Path, kind: str) -> dict[str, Any]:
         "pictures_per_s": PICTURES / predict_s,
         "pictures_per_cpu_s": PICTURES / predict_cpu_s,
         "open_peak_gib": peak_gib(),
-        "base_classes": n,
     }
 
 
@@ -180,19 +188,18 @@ def against(n: int, dim: int) -> dict[str, Any]:
 
 
 def accuracy(distractors: int) -> dict[str, Any]:
-    """Accuracy among 64 base classes, distractors and 20 added ones, with an index and without."""
+    """Accuracy among 64 base classes, distractors and 36 added ones, with an index and without."""
     bank: FeatureBank = embedded_bank()
-    base = bank.base_weights
-    assert base is not None
-    weights = torch.cat([unit(base), clustered(distractors, bank.dim, "real", seed=3)])
+    base = class_means(bank)  # learned weights lie further from pictures than the distractors, pictures, do
+    weights = torch.cat([base, clustered(distractors, bank.dim, "real", seed=3)])
     names = [f"class {i}" for i in range(len(weights))]
     method = method_of(bank.dim, 320)
-    novel, held_out = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT)
-    shots = {f"novel {c}": novel.of_class(c)[:5] for c in range(novel.n_classes)}
-    labels, rows = [], []
-    for c in range(novel.n_classes):
-        rows.append(novel.of_class(c)[5:105])
-        labels.append(torch.full((len(rows[-1]),), len(weights) + c))
+    held_out = bank.select(Part.BASE_HELD_OUT)
+    others = [bank.select(part) for part in (Part.VALIDATION, Part.NOVEL)]
+    examples = [part.of_class(c) for part in others for c in range(part.n_classes)]
+    shots = {f"added {c}": rows[:5] for c, rows in enumerate(examples)}
+    rows = [found[5:105] for found in examples]
+    labels = [torch.full((len(found),), len(weights) + c) for c, found in enumerate(rows)]
     some = torch.randperm(len(held_out.features), generator=torch.Generator().manual_seed(0))[:2000]
     queries = torch.cat([held_out.features[some], *rows])
     truth = torch.cat([held_out.labels[some], *labels])
@@ -214,6 +221,7 @@ def accuracy(distractors: int) -> dict[str, Any]:
     apart = right["index"].double() - right["exact"].double()
     return {
         "distractors": distractors,
+        "real_classes": len(base) + len(examples),
         "queries": len(truth),
         "accuracy_index": float(right["index"].double().mean()),
         "accuracy_exact": float(right["exact"].double().mean()),
@@ -221,66 +229,82 @@ def accuracy(distractors: int) -> dict[str, Any]:
         "difference_ci95": 1.96 * float(apart.std() / len(apart) ** 0.5),
         "base_index": float(right["index"][: len(some)].double().mean()),
         "base_exact": float(right["exact"][: len(some)].double().mean()),
-        "novel_index": float(right["index"][len(some) :].double().mean()),
-        "novel_exact": float(right["exact"][len(some) :].double().mean()),
+        "added_index": float(right["index"][len(some) :].double().mean()),
+        "added_exact": float(right["exact"][len(some) :].double().mean()),
     }
+
+
+class Kept:
+    """The record, to which every piece of work adds its own; pieces of two commits are not mixed."""
+
+    def __init__(self, folder: Path | None, facts: dict[str, Any]) -> None:
+        self.folder = folder or RESULTS / "scale"
+        file = self.folder / f"{NAME}.json"
+        self.record: dict[str, Any] = {**facts, "against": [], "accuracy": [], "rows": []}
+        if file.is_file():
+            found = json.loads(file.read_text())
+            made = found.pop("environment")["commit"]
+            if made != commit():
+                raise SystemExit(f"{file} is of commit {made}, not of {commit()}; move it away")
+            self.record = found
+
+    def add(self, part: str, found: dict[str, Any]) -> None:
+        """Put figures beside those of the same size and kind."""
+        rows = self.record[part]
+        same = [row for row in rows if all(row.get(key) == found.get(key) for key in KEYS)]
+        if same:
+            same[0].update(found)
+        else:
+            rows.append(found)
+        print(json.dumps(found), keep(NAME, self.record, self.folder), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=int, nargs="*", default=[1_000, 10_000, 100_000, 1_000_000])
-    parser.add_argument("--kinds", nargs="+", default=["clusters"], choices=["clusters", "real"])
-    parser.add_argument("--against", type=int, nargs="*", default=[300_000])
-    parser.add_argument("--accuracy", type=int, nargs="*", default=[100_000])
+    parser.add_argument("--build", type=int, nargs="*", default=[], help="sizes of models to build and save")
+    parser.add_argument("--use", type=int, nargs="*", default=[], help="sizes of built models to measure")
+    parser.add_argument("--kind", default="clusters", choices=["clusters", "real"])
+    parser.add_argument("--against", type=int, nargs="*", default=[])
+    parser.add_argument("--accuracy", type=int, nargs="*", default=[])
     parser.add_argument("--dim", type=int, default=640)
     parser.add_argument("--hidden", type=int, default=320)
-    parser.add_argument("--cores", type=int, default=None, help="cores to compare, open, add and predict on")
-    parser.add_argument("--scratch", type=Path, default=None, help="where models are saved meanwhile")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--cores", type=int, default=os.cpu_count())
+    parser.add_argument("--models", type=Path, default=Path("models"), help="where models are kept")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the record")
     parser.add_argument("--part", nargs="+", default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part is not None:
-        job, *words = args.part
-        if args.cores is not None and job in ("against", "use"):
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
-            torch.set_num_threads(args.cores)
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+        torch.set_num_threads(args.cores)
+        job, n = args.part[0], int(args.part[1])
+        folder = args.models / f"{args.kind}-{n}"
         done: dict[str, Any]
-        if job == "measure":
-            done = measure(int(words[0]), args.dim, args.hidden, words[1], Path(words[2]))
+        if job == "build":
+            done = measure(n, args.dim, args.hidden, args.kind, folder)
         elif job == "use":
-            done = use(Path(words[0]), words[1])
+            done = use(folder, args.kind)
         else:
-            done = against(int(words[0]), args.dim) if job == "against" else accuracy(int(words[0]))
+            done = against(n, args.dim) if job == "against" else accuracy(n)
         print(json.dumps(done))
         return
+    kept = Kept(args.out, {"dim": args.dim, "hidden": args.hidden, "cores": args.cores})
 
-    def part(*words: str) -> dict[str, Any]:
+    def part(job: str, n: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--dim", str(args.dim), "--hidden", str(args.hidden)]
-        command += [] if args.cores is None else ["--cores", str(args.cores)]
-        ran = subprocess.run([*command, "--part", *words], check=True, stdout=subprocess.PIPE, text=True)
+        command += ["--cores", str(args.cores), "--kind", args.kind, "--models", str(args.models)]
+        ran = subprocess.run([*command, "--part", job, str(n)], check=True, stdout=subprocess.PIPE, text=True)
         found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-        found["load"] = os.getloadavg()[0]
-        print(json.dumps(found), flush=True)
+        found[f"{job}_load"] = os.getloadavg()[0]
         return found
 
-    record: dict[str, Any] = {"dim": args.dim, "hidden": args.hidden, "threads": torch.get_num_threads()}
-    record["cores"] = args.cores or os.cpu_count()
-    record |= {"against": [], "accuracy": [], "rows": []}
-    for n in args.against:
-        record["against"].append(part("against", str(n)))
-        keep("scale-classes", record, args.out)
-    for n in args.accuracy:
-        record["accuracy"].append(part("accuracy", str(n)))
-        keep("scale-classes", record, args.out)
-    for kind in args.kinds:
-        for n in args.sizes:
-            with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
-                row = part("measure", str(n), kind, folder)
-                row |= part("use", folder, kind)
-            record["rows"].append(row)
-            print(keep("scale-classes", record, args.out), flush=True)
+    for job, sizes in (("build", args.build), ("use", args.use)):
+        for n in sizes:
+            kept.add("rows", part(job, n))
+    for job, sizes in (("against", args.against), ("accuracy", args.accuracy)):
+        for n in sizes:
+            kept.add(job, part(job, n))
 
 
 if __name__ == "__main__":
