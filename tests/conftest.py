@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,11 @@ pytest.register_assert_rewrite("method_checks")  # so that a check that fails sh
 # would wait for its threads, which a fork does not copy, without end.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=gc.disable)
+
+
+# Tests send signals to themselves and to processes they start, which inherit what is ignored here.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests were started by nohup
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def model(photos: Path, tmp_path: Path) -> Path:
-    """Learned once a session would do, but each test changes it; it takes a tenth of a second."""
-    path = tmp_path / "model"
+@pytest.fixture(scope="module")
+def learned(photos: Path) -> Path:
+    path = photos / "model"
     assert run("learn", photos / "base", "-o", path, "--backbone", BACKBONE, "--training.steps", "5") == 0
     return path
+
+
+@pytest.fixture
+def model(learned: Path, tmp_path: Path) -> Path:
+    """Each test changes a copy of its own."""
+    return Path(shutil.copytree(learned, tmp_path / "model"))
 
 
 def test_learn_add_predict_remove_undo(

@@ -112,9 +112,12 @@ def learn_from_bank(
         facts["denoiser"] = f"{found.name}, trained before"
     elif method is None and (reason := _too_few(bank, played := _training_bank(bank, config))) is None:
         asked = fitted(as_recipe(recipe, config.seed), played)
-        if (recipe is None or isinstance(recipe, Mapping)) and not _space_pays(asked, played):
-            asked = asked.model_copy(update={"space": SpaceConfig()})
-        found = _trained(asked, played, checkpoint, show_progress)
+        space = None
+        if recipe is None or isinstance(recipe, Mapping):
+            space, pays = _open_space(asked, played)
+            if not pays:
+                space, asked = None, asked.model_copy(update={"space": SpaceConfig()})
+        found = _trained(asked, played, space, checkpoint, show_progress)
         if found.space is not None and played.n_base != bank.n_base:
             found.space = with_base_weights(found.space, bank, asked.space.refit_steps, seed)
         facts |= {
@@ -264,8 +267,8 @@ def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
     )
 
 
-def _space_pays(recipe: MetaRecipe, bank: FeatureBank) -> bool:
-    """Whether initial estimates are better, by half a standard error, in a space that a recipe leaves open.
+def _open_space(recipe: MetaRecipe, bank: FeatureBank) -> tuple[FeatureSpace | None, bool]:
+    """The space that a recipe leaves open; whether initial estimates are better there by half an error.
 
     Base weights are learned anew there: from few images they are worse than those at hand.
     """
@@ -273,7 +276,7 @@ def _space_pays(recipe: MetaRecipe, bank: FeatureBank) -> bool:
     is_open = None in (asked.power, asked.centre, asked.shrink) and bank.has(Part.BASE_HELD_OUT)
     space = find_space(bank, asked, seed=derive_seed(recipe.seed, "space")) if is_open else None
     if space is None:
-        return True
+        return None, True
 
     def accuracy(some: FeatureBank) -> float:
         trials = tune(InitialEstimate(), some, (1, 5), n_episodes=_ESTIMATE_EPISODES).trials.values()
@@ -281,19 +284,21 @@ def _space_pays(recipe: MetaRecipe, bank: FeatureBank) -> bool:
 
     plain = accuracy(bank)
     error = math.sqrt(plain * (1 - plain) / sum(bank.counts(Part.VALIDATION)))
-    return accuracy(in_space(bank, space)) > plain + error / 2
+    return space, accuracy(in_space(bank, space)) > plain + error / 2
 
 
-def _trained(recipe: MetaRecipe, bank: FeatureBank, checkpoint: Path | None, show: bool) -> WDAE:
+def _trained(
+    recipe: MetaRecipe, bank: FeatureBank, space: FeatureSpace | None, checkpoint: Path | None, show: bool
+) -> WDAE:
     begun = checkpoint is not None and checkpoint.is_file()
     done = steps_done(checkpoint)
     each = recipe.training.episodes_per_step
     options: dict[str, Any] = {"checkpoint": checkpoint, "resume": begun}
     if show:
         with progress(recipe.training.steps * each, f"training {recipe.name}", done=done * each) as bar:
-            method = fit_method(recipe, bank, on_progress=bar.update, **options)
+            method = fit_method(recipe, bank, space, on_progress=bar.update, **options)
     else:
-        method = fit_method(recipe, bank, **options)
+        method = fit_method(recipe, bank, space, **options)
     assert isinstance(method, WDAE)
     method.denoiser = method.denoiser.cpu()
     method.space = None if method.space is None else method.space.to("cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -118,13 +118,24 @@ def nearest_mean_accuracy(
     >>> nearest_mean_accuracy(novel, n_way=5, n_shot=5, n_query=5, n_episodes=50, seed=0).mean > 0.2
     True
     """
-    sampler = EpisodeSampler(class_set, EpisodeSpec(n_way, (n_shot,), n_query), seed)
-    adapter = InitialEstimate().on(BaseClasses(class_set.features[:0]))
-    values = [
-        _few_way_chunk(adapter, class_set, None, 0, episodes)["novel"]
-        for episodes in sampler.batches(n_episodes)
-    ]
-    return Estimate.of(torch.cat(values).cpu().numpy())
+    (found,) = nearest_mean_accuracies([class_set], n_way, n_shot, n_query, n_episodes, seed)
+    return found
+
+
+@torch.no_grad()
+def nearest_mean_accuracies(
+    class_sets: Iterable[ClassSet], n_way: int, n_shot: int, n_query: int, n_episodes: int, seed: int
+) -> list[Estimate]:
+    """The same of class sets that differ in their features alone: episodes are drawn once for all."""
+    episodes: list[Episodes] = []
+    found = []
+    for one in class_sets:
+        sampler = EpisodeSampler(one, EpisodeSpec(n_way, (n_shot,), n_query), seed)
+        episodes = episodes or list(sampler.batches(n_episodes))
+        adapter = InitialEstimate().on(BaseClasses(one.features[:0]))
+        values = [_few_way_chunk(adapter, one, None, 0, some)["novel"] for some in episodes]
+        found.append(Estimate.of(torch.cat(values).cpu().numpy()))
+    return found
 
 
 @torch.no_grad()

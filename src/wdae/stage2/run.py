@@ -26,6 +26,7 @@ from wdae.methods.many_shots import draw_posterior
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.posterior import Posterior
+from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runs.run import Run, exclusively
@@ -67,15 +68,28 @@ def train_method(
     return method
 
 
-def fit_method(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> Method:
-    """Train what a recipe asks for; for a denoiser, find its space, ε and balance on pseudo-novel classes."""
+def fit_method(
+    recipe: MetaRecipe,
+    bank: FeatureBank,
+    space: FeatureSpace | None = None,
+    **options: Unpack[FitOptions],
+) -> Method:
+    """Train what a recipe asks for; for a denoiser, find its space, ε and balance on pseudo-novel classes.
+
+    Args:
+        space: where it was found before, by :func:`wdae.stage2.space.find_space` with the recipe's seed.
+        options: those of :func:`wdae.stage2.train.fit`.
+    """
     if recipe.method is not None:
         learned = train_learned(recipe, bank, **options)
         balance_learned(learned, recipe, to_fit(bank, recipe.evaluation))
         return learned
     team = options.get("team")
     device = pick_device(recipe.device) if team is None else team.device
-    space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
+    if space is None:
+        space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
+    else:
+        space = space.to(device)
     bank = bank if space is None else in_space(bank, space)
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
     if team is not None and not team.is_main:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from wdae.bank import ClassSet, FeatureBank
 from wdae.bank.encoding import blocks, decode
 from wdae.errors import EpisodeError
-from wdae.evaluation.protocol import nearest_mean_accuracy
+from wdae.evaluation.protocol import nearest_mean_accuracies
 from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace, powered, whitening
@@ -101,14 +102,16 @@ def _choose(bank: FeatureBank, train: Tensor, config: SpaceConfig, seed: int) ->
     if len(powers) * len(centres) == 1:
         return powers[0], centres[0]
     pool = _validation(bank, train.device)
-    found: dict[tuple[float, float], float] = {}
-    for power in powers:
-        mean = powered(train, power).mean(0)
-        rows = powered(pool.features, power)
-        for centre in centres:
-            moved = replace(pool, features=unit(rows - centre * mean))
-            found[power, centre] = _accuracy(moved, config.choice_episodes, seed)
-    return max(found, key=lambda pair: found[pair])
+
+    def moved() -> Iterator[ClassSet]:
+        for power in powers:
+            mean = powered(train, power).mean(0)
+            rows = powered(pool.features, power)
+            for centre in centres:
+                yield replace(pool, features=unit(rows - centre * mean))
+
+    found = _accuracies(moved, config.choice_episodes, seed)
+    return max(zip(itertools.product(powers, centres), found, strict=True), key=lambda pair: pair[1])[0]
 
 
 def _whitened(
@@ -121,10 +124,11 @@ def _whitened(
     if len(shrinks) == 1:
         return spaces[shrinks[0]]
     pool = _validation(bank, train.device)
-    accuracy = {
-        s: _accuracy(replace(pool, features=one.features(pool.features)), config.choice_episodes, seed)
-        for s, one in spaces.items()
-    }
+
+    def moved() -> Iterator[ClassSet]:
+        return (replace(pool, features=one.features(pool.features)) for one in spaces.values())
+
+    accuracy = dict(zip(spaces, _accuracies(moved, config.choice_episodes, seed), strict=True))
     return spaces[max(accuracy, key=accuracy.__getitem__)]
 
 
@@ -137,14 +141,14 @@ def _validation(bank: FeatureBank, device: torch.device | str) -> ClassSet:
     return bank.select(Part.VALIDATION, device=device)
 
 
-def _accuracy(pool: ClassSet, n_episodes: int, seed: int) -> float:
-    """Mean over numbers of shots, of those that the smallest class has images for."""
-    n_way, fewest = min(5, pool.n_classes), int(pool.counts.min())
+def _accuracies(pools: Callable[[], Iterator[ClassSet]], n_episodes: int, seed: int) -> list[float]:
+    """Of class sets with other features each, the mean over numbers of shots that the smallest class has."""
+    first = next(pools())
+    n_way, fewest = min(5, first.n_classes), int(first.counts.min())
     shots = [k for k in _CHOICE_SHOTS if k < fewest]
-    values = [
-        nearest_mean_accuracy(
-            pool, n_way, k, min(15, fewest - k), n_episodes, derive_seed(seed, "space")
-        ).mean
+    n = derive_seed(seed, "space")
+    found = [
+        [one.mean for one in nearest_mean_accuracies(pools(), n_way, k, min(15, fewest - k), n_episodes, n)]
         for k in shots
     ]
-    return sum(values) / max(1, len(values))
+    return [sum(values) / len(shots) for values in zip(*found, strict=True)] or [0.0 for _ in pools()]
