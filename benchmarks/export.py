@@ -4,8 +4,12 @@
 
 DIR has pictures called as ImageNet calls them (n01532829...jpg), MiniImageNet's for example. FOLDER has
 onnxruntime for Node: npm install --ignore-scripts onnxruntime-node. Without it, that part is left out. The
-exports are asked in a fresh environment that has onnxruntime, numpy and Pillow alone. The table of
-docs/guides/deploy.md is made from the record. Models that are not asked for (--models) keep their figures.
+exports are asked in a fresh environment that has onnxruntime, numpy and Pillow alone. The tables of
+docs/guides/deploy.md and backbones.md are made from the record. It can be run in pieces: models (--models)
+and parts (--parts) that are not asked for keep their figures.
+
+Torch is held to AVX2 by its environment variables. onnxruntime has no such switch: its figures are those of
+the widest instructions that the machine has, and the same pictures are embedded by torch beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -34,8 +37,9 @@ from wdae.data.decode import decode
 from wdae.export import export_onnx
 from wdae.printing import markdown_table, say
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "deploy.md"
-MARKS = ("<!-- export -->", "<!-- /export -->")
+GUIDES = Path(__file__).parents[1] / "docs" / "guides"
+PARTS = ("answers", "starting")
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2"}
 PRECISIONS = ("float32", "float16", "int8")
 BACKBONES = {"embedded": "ResNet-12, embedded", "lite0": "EfficientNet-Lite0"}
 
@@ -64,6 +68,17 @@ const ort = require("onnxruntime-node"), fs = require("fs");
     console.log(JSON.stringify([name.data[0], chances, Boolean(unknown.data[0])]));
   }
 })();
+"""
+
+BY_TORCH = """
+import sys, time
+from pathlib import Path
+from wdae.classifier import load
+backbone, files = load(sys.argv[1]).backbone, sorted(Path(sys.argv[2]).iterdir())
+backbone.features(files[:32])
+began = time.perf_counter()
+backbone.features(files)
+print(len(files) / (time.perf_counter() - began))
 """
 
 Answers = list[tuple[str, Any, bool]]
@@ -113,10 +128,8 @@ def fresh_python(folder: Path) -> str:
     return python
 
 
-def of_model(name: str, files: list[str], python: str, node: Path | None, place: Path) -> dict[str, Any]:
-    learned = place / name
-    wdae("learn", "-o", str(learned), "--backbone", name)
-    folder, model = ModelFolder.open(learned), load(learned)
+def answers_of(name: str, files: list[str], python: str, node: Path | None, place: Path) -> dict[str, Any]:
+    folder, model = ModelFolder.open(place / name), load(place / name)
     names = imagenet_classes()
     known = [file for file in files if names[Path(file).name[:9]] in folder.names]
     truth, wanted = [names[Path(file).name[:9]] for file in known], library(folder, known)
@@ -148,17 +161,19 @@ def in_node(file: Path, pictures: list[str], node: Path, place: Path) -> Answers
     return told(["node", str(place / "ask.cjs"), str(file), str(raw)], env=environment)
 
 
+def surroundings() -> dict[str, str]:
+    """Of processes that are timed: held to AVX2, and with compiled modules as an installed package has."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"} | AVX2
+
+
 def wdae(*words: str) -> dict[str, float]:
     """Run a command: seconds of the wall and of the processor, megabytes."""
-    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    with subprocess.Popen(
-        [sys.executable, "-m", "wdae.cli.main", *words], stdout=subprocess.DEVNULL
-    ) as process:
+    began, command = time.perf_counter(), [sys.executable, "-m", "wdae.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=surroundings()) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"wdae {' '.join(words)} failed")
-    assert before is not None
     seconds = used.ru_utime + used.ru_stime
     return {
         "seconds": time.perf_counter() - began,
@@ -179,6 +194,7 @@ def starting(name: str, files: list[str], place: Path, repeats: int) -> dict[str
     many.mkdir(exist_ok=True)
     for i, file in enumerate(some):
         (many / f"{i}.jpg").write_bytes(Path(file).read_bytes())
+    wdae("predict", model, files[0])  # modules are compiled, files are in memory
     one = best(wdae("predict", model, files[0]) for _ in range(repeats))
     info = best(wdae("info", model) for _ in range(repeats))
     all_of_them = best(wdae("predict", model, str(many)) for _ in range(max(1, repeats // 2)))
@@ -187,7 +203,12 @@ def starting(name: str, files: list[str], place: Path, repeats: int) -> dict[str
         "pictures_per_second": (len(some) - 1) / spent[0],
         "pictures_per_cpu_second": (len(some) - 1) / spent[1],
     }
-    return {"predict_one": one, "info": info, "predict_300": all_of_them | rates, "load": os.getloadavg()[0]}
+    asked = [sys.executable, "-c", BY_TORCH, model, str(many)]
+    by_torch = subprocess.run(asked, check=True, capture_output=True, text=True, env=surroundings()).stdout
+    found: dict[str, Any] = {"predict_one": one, "info": info, "predict_300": all_of_them | rates}
+    found |= {"torch_avx2_pictures_per_second": float(by_torch), "load": os.getloadavg()[0]}
+    say(f"{name}: {found}")
+    return found
 
 
 def table(record: dict[str, Any]) -> str:
@@ -216,11 +237,28 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(markdown_table(head, rows, left=head[:2]))
 
 
-def show(record: dict[str, Any], guide: Path = GUIDE) -> str:
-    """The guide with the record's table."""
-    text = guide.read_text(encoding="utf-8")
-    start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    return text[:start] + "\n" + table(record) + "\n" + text[end:]
+def starting_table(record: dict[str, Any]) -> str:
+    """How quickly commands start, as the guide shows it."""
+    rows = []
+    for name, one in record["starting"].items():
+        many = one["predict_300"]
+        figures = [one["info"]["seconds"], one["predict_one"]["seconds"], one["predict_one"]["megabytes"]]
+        rates = [many["pictures_per_second"], one["torch_avx2_pictures_per_second"]]
+        shown = [*(f"{value:.2f}" for value in figures[:2]), f"{figures[2]:.0f}"]
+        shown += [f"{rates[0]:.0f}", f"{many['megabytes']:.0f}", f"{rates[1]:.0f}"]
+        rows.append([BACKBONES[name], *shown])
+    head = ["backbone", "info, s", "one photo, s", "MB", "pictures a second", "MB for 300"]
+    return "\n".join(markdown_table([*head, "pictures a second by torch, AVX2"], rows, left=head[:1]))
+
+
+def show(record: dict[str, Any], guides: Path = GUIDES) -> dict[Path, str]:
+    """The guides with the record's tables."""
+    found = {}
+    for name, mark, shown in (("deploy", "export", table), ("backbones", "starting", starting_table)):
+        text = (guides / f"{name}.md").read_text(encoding="utf-8")
+        start, end = text.index(f"<!-- {mark} -->") + len(f"<!-- {mark} -->"), text.index(f"<!-- /{mark} -->")
+        found[guides / f"{name}.md"] = text[:start] + "\n" + shown(record) + "\n" + text[end:]
+    return found
 
 
 def main() -> None:
@@ -234,10 +272,11 @@ def main() -> None:
         "--python", help="of an environment with onnxruntime, numpy and Pillow; made if not given"
     )
     parser.add_argument("--models", nargs="+", default=list(BACKBONES))
-    parser.add_argument("--repeats", type=int, default=5, help="of commands that are timed; 0: none is")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--repeats", type=int, default=5, help="of commands that are timed")
     parser.add_argument("--output", type=Path, help="folder of the record")
     parser.add_argument(
-        "--guide", action="store_true", help="write the table of the record into the guide alone"
+        "--guide", action="store_true", help="write the tables of the record into the guides alone"
     )
     args = parser.parse_args()
     if not args.guide:
@@ -245,10 +284,14 @@ def main() -> None:
         files = random.Random(0).sample(files, min(args.count, len(files)))
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
-            python = args.python or fresh_python(place / "venv")
-            models = {name: of_model(name, files, python, args.node, place) for name in args.models}
-            asked = args.models if args.repeats else []
-            starts = {name: starting(name, files, place, args.repeats) for name in asked}
+            models, starts = {}, {}
+            for name in args.models:
+                wdae("learn", "-o", str(place / name), "--backbone", name)
+            if "starting" in args.parts:
+                starts = {name: starting(name, files, place, args.repeats) for name in args.models}
+            if "answers" in args.parts:
+                python = args.python or fresh_python(place / "venv")
+                models = {name: answers_of(name, files, python, args.node, place) for name in args.models}
         kept = (args.output or RESULTS) / "export-cpu.json"
         earlier = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
         found = {
@@ -257,7 +300,8 @@ def main() -> None:
         }
         say(keep("export-cpu", found, args.output))
     record = json.loads(((args.output or RESULTS) / "export-cpu.json").read_text(encoding="utf-8"))
-    GUIDE.write_text(show(record), encoding="utf-8")
+    for guide, text in show(record).items():
+        guide.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from wdae.backbones.catalogue import SHIPPED, fetch, find_download
+from wdae.backbones.catalogue import SHIPPED, Download, downloads, fetch, find_download
 from wdae.backbones.packaged import _weights_file
 from wdae.classifier.picture_backbone import BACKBONE, load_backbone
 from wdae.cli.app import run_app
@@ -113,3 +113,14 @@ def test_the_list_says_what_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["embedded"]["megabytes"] == pytest.approx(size, abs=0.1)
     assert run_app(root(), ["backbones"]) == 0
     assert "has seen" in (said := capsys.readouterr().out) and "wdae[lite]" in said
+    assert "dinov2-small" in said and "clip-vit-b32" in said
+
+
+def test_entries_that_ship(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, entry in downloads().items():
+        assert entry.url.startswith("https://") and "/main/" not in entry.url  # one revision, for good
+        moved = Download.model_validate(entry.model_dump() | {"url": f"{server}/net.onnx"})
+        with pytest.raises(WdaeError, match=f"the entry says {entry.bytes}"):  # another file, of few bytes
+            fetch(moved, tmp_path / name)
+    assert run_app(root(), ["backbones", "fetch", "dinov3-small", "-o", str(tmp_path / "d")]) == 2
+    assert "did you mean 'dinov2-small'" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import json
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from wdae.storage.records import Digest, Record, Text, read_json, read_record
 _PIECE = 2**20
 _PATIENCE = 60.0  # seconds without a byte
 _MOST_BYTES = 2**31
+ENTRIES = ASSETS / "backbones.json"
+"""Backbones of others that can be fetched. Their digests are those that are published with them."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 
@@ -93,6 +95,15 @@ class Download(Record):
     seen: Text
     preprocessing: Preprocessing
     output: Text | None = None
+    features: Annotated[int, Field(ge=1, le=2**20)] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """As :class:`Facts` has them."""
+        known = self.model_dump(include={"name", "about", "licence", "seen", "features"})
+        return known | {
+            "megabytes": round(self.bytes / 1e6, 1),
+            "image_size": self.preprocessing.image_size,
+        }
 
 
 class Downloads(Record):
@@ -101,14 +112,20 @@ class Downloads(Record):
     backbones: Annotated[tuple[Download, ...], Field(min_length=1, max_length=1000)]
 
 
+def downloads(file: str | Path = ENTRIES) -> dict[str, Download]:
+    """The entries of a file by their names."""
+    return {entry.name: entry for entry in read_record(Downloads, file).backbones}
+
+
 def find_download(file: str | Path, name: str | None) -> Download:
     """The entry of a name; the name may be left out where there is one entry."""
-    entries = {entry.name: entry for entry in read_record(Downloads, file).backbones}
+    entries = downloads(file)
     if name is None and len(entries) == 1:
         return next(iter(entries.values()))
     if name not in entries:
+        where = "wdae" if file == ENTRIES else file
         said = (
-            f"{file} has no entry {name!r}" if name is not None else f"{file} has several entries; name one"
+            f"{where} has no entry {name!r}" if name is not None else f"{where} has several entries; name one"
         )
         raise DataError(said + nearest(name or "", entries))
     return entries[name]

@@ -27,7 +27,7 @@ def backbones(*, speed: bool = False, json: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from wdae.backbones.catalogue import OTHERS, SHIPPED
+    from wdae.backbones.catalogue import OTHERS, SHIPPED, downloads
     from wdae.errors import WdaeError
     from wdae.printing import cell, json_text
 
@@ -40,8 +40,9 @@ def backbones(*, speed: bool = False, json: Json = False) -> None:
             except WdaeError as error:
                 row["missing"] = str(error)
         rows.append(row)
+    to_fetch = [entry.facts() for entry in downloads().values()]
     if json:
-        print(json_text({"backbones": rows, "others": OTHERS}, indent=2))
+        print(json_text({"backbones": rows, "to_fetch": to_fetch, "others": OTHERS}, indent=2))
         return
     view = Table(box=None, pad_edge=False)
     titles = [
@@ -56,13 +57,16 @@ def backbones(*, speed: bool = False, json: Json = False) -> None:
     ]
     for title in titles:
         view.add_column(title, no_wrap=title == "backbone")
-    for row in rows:
-        rate = [str(row.get("pictures_per_second", "not installed"))] if speed else []
+    for row in [*rows, *to_fetch]:
+        absent = "to be fetched" if row in to_fetch else "not installed"
+        rate = [str(row.get("pictures_per_second", absent))] if speed else []
         numbers = [str(row[key]) for key in ("megabytes", "features", "image_size")]
         view.add_row(*map(cell, [row["name"], *numbers, *rate, row["licence"], row["seen"], row["about"]]))
     console = Console()
     wide = Console(width=console.width if console.is_terminal else 150)
     wide.print(view)
+    names = " or ".join(row["name"] for row in to_fetch)
+    wide.print(f"\n{names}: wdae backbones fetch NAME -o FOLDER downloads it", markup=False, highlight=False)
     wide.print()
     for name, about in OTHERS.items():
         wide.print(f"{name:<20}{about}", markup=False, highlight=False)
@@ -90,31 +94,34 @@ def _speed(name: str) -> float:
 
 @app.command
 def fetch(
-    entries: Path,
+    source: str,
     name: str | None = None,
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
 ) -> None:
-    """Fetch a backbone that a file of entries describes: wdae backbones fetch entries.json dino -o dino.
+    """Fetch a backbone of others: wdae backbones fetch dinov2-small -o dino.
 
-    An entry has the address of an ONNX file, its size and SHA-256, its licence, what it has seen, and how it
-    wants its pictures; docs/guides/backbones.md shows one. Nothing is downloaded but by this command.
+    wdae backbones lists those that it knows. Others come from a file of entries of yours: wdae backbones
+    fetch entries.json mine -o mine. An entry has the address of an ONNX file, its size and SHA-256, its
+    licence, what it has seen, and how it wants its pictures; docs/guides/backbones.md shows one. Nothing is
+    downloaded but by this command.
 
     Parameters
     ----------
-    entries
-        The JSON file.
+    source
+        A name, or the JSON file of entries.
     name
-        Which of its entries, where it has several.
+        Which of a file's entries, where it has several.
     output
         The folder to make.
     """
+    from wdae.backbones.catalogue import ENTRIES, find_download
     from wdae.backbones.catalogue import fetch as fetched
-    from wdae.backbones.catalogue import find_download
     from wdae.printing import say
 
-    entry = find_download(entries, name)
+    is_name = name is None and not source.endswith(".json") and not Path(source).is_file()
+    entry = find_download(ENTRIES, source) if is_name else find_download(source, name)
     file = fetched(entry, output)
     say(f"{file}: {entry.about}; licence {entry.licence}; has seen {entry.seen}")
     say(f"use it with: --backbone onnx:{file}")

@@ -10,6 +10,7 @@ import copy
 import io
 import json
 import logging
+import math
 import tempfile
 import warnings
 import zipfile
@@ -42,7 +43,7 @@ FORMAT = "wdae-export 2"
 PICTURE = "picture"
 Precision = Literal["float32", "float16", "int8"]
 _BACKBONE = "backbone"
-_SMALL = 64  # numbers of a tensor that is not worth less precision
+_SMALL = 64  # numbers of a tensor, or behind one output, that are not worth less precision
 
 
 def libraries() -> None:
@@ -129,8 +130,13 @@ def _add_backbone(graph: Builder, images: str, backbone: PictureBackbone, precis
 
 
 def _add_weights(graph: Builder, name: str, value: Array, precision: Precision) -> None:
-    """A backbone's weights: kept with fewer bits where asked for, always computed with as float32."""
-    if value.dtype != np.float32 or value.ndim < 2 or value.size < _SMALL or precision == "float32":
+    """A backbone's weights: kept with fewer bits where asked for, always computed with as float32.
+
+    Where few numbers stand behind an output, as in a first layer and in convolutions of one channel each,
+    nothing evens out the errors of whole numbers, and there is little to save: they stay as they are.
+    """
+    behind = value.size if precision == "float16" else math.prod(value.shape[1:])
+    if value.dtype != np.float32 or value.ndim < 2 or behind < _SMALL or precision == "float32":
         graph.const(value, value.dtype if value.dtype.kind != "f" else np.float32, name)
     elif precision == "float16":
         kept = graph.const(value, np.float16, f"{name}.float16")
