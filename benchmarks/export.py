@@ -21,9 +21,8 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 import venv
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +69,15 @@ const ort = require("onnxruntime-node"), fs = require("fs");
 })();
 """
 
+TIMED = """
+import json, os, subprocess, sys, time
+began = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+seconds, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "megabytes": used.ru_maxrss / 1024}))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 BY_TORCH = """
 import sys, time
 from pathlib import Path
@@ -116,8 +124,10 @@ def compared(wanted: Answers, found: Answers) -> dict[str, float]:
     }
 
 
-def accuracy(found: Answers, names: list[str]) -> float:
-    return float(np.mean([one[0] == name for one, name in zip(found, names, strict=True)]))
+def accuracy(found: Answers, names: list[str], known: Collection[str]) -> float:
+    """Of the pictures of classes that the model knows."""
+    pairs = zip(found, names, strict=True)
+    return float(np.mean([one[0] == name for one, name in pairs if name in known]))
 
 
 def fresh_python(folder: Path) -> str:
@@ -131,19 +141,19 @@ def fresh_python(folder: Path) -> str:
 def answers_of(name: str, files: list[str], python: str, node: Path | None, place: Path) -> dict[str, Any]:
     folder, model = ModelFolder.open(place / name), load(place / name)
     names = imagenet_classes()
-    known = [file for file in files if names[Path(file).name[:9]] in folder.names]
-    truth, wanted = [names[Path(file).name[:9]] for file in known], library(folder, known)
+    truth, wanted = [names[Path(file).name[:9]] for file in files], library(folder, files)
     listing = place / "files.txt"
-    listing.write_text("\n".join(known) + "\n")
-    record: dict[str, Any] = {"accuracy": accuracy(wanted, truth), "precisions": {}}
+    listing.write_text("\n".join(files) + "\n")
+    record: dict[str, Any] = {"accuracy": accuracy(wanted, truth, folder.names), "precisions": {}}
     for precision in PRECISIONS:
         file = export_onnx(model, place / f"{name}-{precision}.onnx", precision=precision, lean=True)  # type: ignore[arg-type]
         found = told([python, "-c", IN_PYTHON, str(file), str(listing)])
-        own = compared(wanted, found) | {"bytes": file.stat().st_size, "accuracy": accuracy(found, truth)}
+        own = compared(wanted, found) | {"bytes": file.stat().st_size}
+        own["accuracy"] = accuracy(found, truth, folder.names)
         record["precisions"][precision] = own
         say(f"{name} {precision}: {own}")
     if node is not None:
-        record["node"] = compared(wanted, in_node(place / f"{name}-float32.onnx", known, node, place))
+        record["node"] = compared(wanted, in_node(place / f"{name}-float32.onnx", files, node, place))
         say(f"{name} in Node: {record['node']}")
     return record
 
@@ -167,19 +177,14 @@ def surroundings() -> dict[str, str]:
 
 
 def wdae(*words: str) -> dict[str, float]:
-    """Run a command: seconds of the wall and of the processor, megabytes."""
-    began, command = time.perf_counter(), [sys.executable, "-m", "wdae.cli.main", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=surroundings()) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"wdae {' '.join(words)} failed")
-    seconds = used.ru_utime + used.ru_stime
-    return {
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": seconds,
-        "megabytes": used.ru_maxrss / 1024,
-    }
+    """Run a command: seconds of the wall and of the processor, megabytes.
+
+    A process of its own starts it: what is started counts the memory of what starts it as its own.
+    """
+    asked = [sys.executable, "-I", "-S", "-c", TIMED, sys.executable, "-m", "wdae.cli.main", *words]
+    told = subprocess.run(asked, check=True, capture_output=True, text=True, env=surroundings())
+    figures: dict[str, float] = json.loads(told.stdout)
+    return figures
 
 
 def best(runs: Iterable[dict[str, float]]) -> dict[str, float]:
@@ -274,7 +279,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(BACKBONES))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5, help="of commands that are timed")
-    parser.add_argument("--output", type=Path, help="folder of the record")
+    parser.add_argument("--output", type=Path, help="folder of the record; guides stay as they are then")
     parser.add_argument(
         "--guide", action="store_true", help="write the tables of the record into the guides alone"
     )
@@ -299,9 +304,10 @@ def main() -> None:
             "starting": earlier.get("starting", {}) | starts,
         }
         say(keep("export-cpu", found, args.output))
-    record = json.loads(((args.output or RESULTS) / "export-cpu.json").read_text(encoding="utf-8"))
-    for guide, text in show(record).items():
-        guide.write_text(text, encoding="utf-8")
+    if args.output is None:
+        record = json.loads((RESULTS / "export-cpu.json").read_text(encoding="utf-8"))
+        for guide, text in show(record).items():
+            guide.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
