@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from common import RESULTS, keep
+from common import RESULTS, Pieces
 from wdae import WDAE, Denoiser, FeatureBank, Part, embedded_bank
 from wdae.bank import class_means
 from wdae.classifier.base_knowledge import BaseKnowledge
@@ -36,10 +36,8 @@ from wdae.methods.calibration import Calibration
 from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
 from wdae.nn.incremental import BaseState
-from wdae.runs.environment import commit
 
 T = TypeVar("T")
-NAME, KEYS = "scale-classes", ("classes", "kind", "distractors")
 PICTURES = 1000
 
 
@@ -234,31 +232,6 @@ def accuracy(distractors: int) -> dict[str, Any]:
     }
 
 
-class Kept:
-    """The record, to which every piece of work adds its own; pieces of two commits are not mixed."""
-
-    def __init__(self, folder: Path | None, facts: dict[str, Any]) -> None:
-        self.folder = folder or RESULTS / "scale"
-        file = self.folder / f"{NAME}.json"
-        self.record: dict[str, Any] = {**facts, "against": [], "accuracy": [], "rows": []}
-        if file.is_file():
-            found = json.loads(file.read_text())
-            made = found.pop("environment")["commit"]
-            if made != commit():
-                raise SystemExit(f"{file} is of commit {made}, not of {commit()}; move it away")
-            self.record = found
-
-    def add(self, part: str, found: dict[str, Any]) -> None:
-        """Put figures beside those of the same size and kind."""
-        rows = self.record[part]
-        same = [row for row in rows if all(row.get(key) == found.get(key) for key in KEYS)]
-        if same:
-            same[0].update(found)
-        else:
-            rows.append(found)
-        print(json.dumps(found), keep(NAME, self.record, self.folder), flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -272,7 +245,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=320)
     parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--models", type=Path, default=Path("models"), help="where models are kept")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the record")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scale", help="folder of the record")
     parser.add_argument("--part", nargs="+", default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part is not None:
@@ -289,7 +262,15 @@ def main() -> None:
             done = against(n, args.dim) if job == "against" else accuracy(n)
         print(json.dumps(done))
         return
-    kept = Kept(args.out, {"dim": args.dim, "hidden": args.hidden, "cores": args.cores})
+    facts: dict[str, Any] = {
+        "dim": args.dim,
+        "hidden": args.hidden,
+        "cores": args.cores,
+        "against": [],
+        "accuracy": [],
+        "rows": [],
+    }
+    kept = Pieces("scale-classes", args.out, facts, ("classes", "kind", "distractors"))
 
     def part(job: str, n: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--dim", str(args.dim), "--hidden", str(args.hidden)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,30 +49,32 @@ def test_a_picture_that_is_left_out_is_left_out_of_the_merged_bank(tmp_path: Pat
     (tmp_path / "pictures" / "novel" / "novel-0" / "3.png").write_bytes(b"no picture")
     paths = shards(tmp_path, 4, chunk=16, skip_broken=True)
     extract(extraction(tmp_path, chunk=16, skip_broken=True, stream=True), tmp_path / "whole", ALONE)
-    assert merge_shards(paths)[0].digest == FeatureBank.open(tmp_path / "whole").digest
+    merge_shards(paths, tmp_path / "merged")
+    assert FeatureBank.open(tmp_path / "merged").digest == FeatureBank.open(tmp_path / "whole").digest
 
 
 def test_shards_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     first, second, third = shards(tmp_path, 3, chunk=16)
+    out = tmp_path / "merged"
     with pytest.raises(BankError, match=r"of 3 shards 1 are missing: 2; make them with --shard 2/3"):
-        merge_shards([first, third])
+        merge_shards([first, third], out)
     with pytest.raises(BankError, match=r"shard 2/3 is given twice: .*part-2 and .*part-2"):
-        merge_shards([first, second, second, third])
+        merge_shards([first, second, second, third], out)
     mirrored = shards(tmp_path, 3, "mirrored", chunk=16, flip_average=True)
     with pytest.raises(BankError, match=r"mirrored-2 does not belong to .*part-1: they differ in flip"):
-        merge_shards([first, mirrored[1], third])
+        merge_shards([first, mirrored[1], third], out)
     two = shards(tmp_path, 2, "two", chunk=16)
     with pytest.raises(BankError, match=r"differ in number of shards"):
-        merge_shards([first, two[1]])
+        merge_shards([first, two[1]], out)
     with pytest.raises(StorageError, match="is not a shard"):
-        merge_shards([first, tmp_path / "pictures"])
+        merge_shards([first, tmp_path / "pictures"], out)
     with pytest.raises(BankError, match="no shards to merge"):
-        merge_shards([])
+        merge_shards([], out)
     data = bytearray((second / "shard.safetensors").read_bytes())
     data[-3] ^= 1
     (second / "shard.safetensors").write_bytes(data)
     with pytest.raises(StorageError, match="altered"):
-        merge_shards([first, second, third])
+        merge_shards([first, second, third], out)
 
 
 def test_a_shard_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +99,38 @@ def test_parts_are_the_whole_in_order() -> None:
     for n in (1, 2, 3, 7, 50):
         found = [start for number in range(1, n + 1) for start in Shard(number, n).of(range(0, 200, 10))]
         assert found == list(range(0, 200, 10))
+
+
+def test_more_shards_than_chunks(tmp_path: Path) -> None:
+    merge_shards(shards(tmp_path, 4, chunk=40), tmp_path / "merged")
+    extract(extraction(tmp_path, chunk=40), tmp_path / "whole", ALONE)
+    assert FeatureBank.open(tmp_path / "merged").digest == FeatureBank.open(tmp_path / "whole").digest
+
+
+def test_features_are_never_in_memory_together(tmp_path: Path) -> None:
+    """A bank of 96 MB from parts of 4 MB, in a process that may not have 64 MB more than at the beginning."""
+    program = f"""
+import resource, torch
+from wdae.bank import FeatureBank, Part
+from wdae.bank.format import stream_bank
+def parts():
+    return (torch.full((2048, 512), 1.0 + i) for i in range(24))
+n = 24 * 2048
+columns = dict(labels=torch.arange(n) % 7, parts=torch.full((n,), Part.NOVEL.code, dtype=torch.uint8))
+before = int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
+peak = before
+for kind in ("float32", "int8"):
+    def watched():
+        global peak
+        for part in parts():
+            peak = max(peak, int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0]))
+            yield part
+    stream_bank(FeatureBank, "{tmp_path}/" + kind, kind, watched, 512, columns, class_names=list("abcdefg"))
+    peak = max(peak, int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0]))
+    bank = FeatureBank.open("{tmp_path}/" + kind)
+    assert bank.features.shape == (n, 512) and bank.select(Part.NOVEL).n_classes == 7
+print((peak - before) // 1024)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) < 64

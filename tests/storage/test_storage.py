@@ -155,3 +155,26 @@ def test_json_is_written_for_other_tools_too(tmp_path: Path) -> None:
     records.write_json(tmp_path / "x.json", {"a": 1})
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}
     assert (tmp_path / "x.json").read_text().endswith("}\n")
+
+
+def test_tensors_are_written_as_the_formats_library_writes_them(tmp_path: Path) -> None:
+    from safetensors.torch import save
+
+    from wdae.storage.tensors import _TYPES, Blocks, save_tensors
+
+    tensors = {
+        f"{letter} {code}": torch.arange(6).reshape(2, 3).to(getattr(torch, name))
+        for letter in "ba"
+        for code, (name, _) in _TYPES.items()
+    }
+    tensors |= {"é one": torch.tensor(3.0), "none": torch.zeros(0, 4), "turned": torch.rand(3, 4).T}
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    for metadata in (None, {"format": "é"}):
+        save_tensors(tmp_path / "file", tensors, metadata)
+        assert (tmp_path / "file").read_bytes() == save(plain, metadata)
+    rows = torch.rand(10, 3)
+    save_tensors(tmp_path / "file", {"rows": Blocks(rows.dtype, (10, 3), lambda: iter(rows.split(4)))})
+    assert (tmp_path / "file").read_bytes() == save({"rows": rows})
+    with pytest.raises(ValueError, match="another size"):
+        save_tensors(tmp_path / "file", {"rows": Blocks(rows.dtype, (11, 3), lambda: iter(rows.split(4)))})
+    assert (tmp_path / "file").read_bytes() == save({"rows": rows})

@@ -28,11 +28,13 @@ def decode(features: Tensor, scales: Tensor | None) -> Tensor:
     return values if scales is None else values * scales.to(torch.float32)[:, None]
 
 
-def encode(features: Tensor, scales: Tensor | None, encoding: Encoding) -> tuple[Tensor, Tensor | None]:
+def encode(
+    features: Tensor, scales: Tensor | None, encoding: Encoding, first: int = 0
+) -> tuple[Tensor, Tensor | None]:
     """Rows (and their scales, if int8) in another encoding; rows that are there already stay bit for bit.
 
     An int8 row is ``round(127 x / max|x|)`` with scale ``max|x| / 127``: half a step, at most 0.4 % of the
-    row's largest value, is lost in each place.
+    row's largest value, is lost in each place. ``first`` is the number of the first row, for messages.
     """
     if encoding not in ENCODINGS:
         raise BankError(f"cannot store features as {encoding!r}; accepted: {', '.join(ENCODINGS)}")
@@ -50,7 +52,7 @@ def encode(features: Tensor, scales: Tensor | None, encoding: Encoding) -> tuple
             out[rows] = values
             lost = ~out[rows].isfinite().all(1) | (out[rows] == 0).all(1)
             if lost.any():
-                row = rows.start + int(lost.nonzero()[0])
+                row = first + rows.start + int(lost.nonzero()[0])
                 raise BankError(
                     f"row {row} is too large or too small for {encoding} (up to 65504); store the bank as"
                     " float32 or int8, or divide the features by a constant"

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from wdae.bank.checks import check_base_weights, check_query_only, check_structure
-from wdae.bank.encoding import Encoding, encode
+from wdae.bank.encoding import DTYPES, Encoding, blocks, encode
 from wdae.errors import BankError, StorageError
 from wdae.parts import Part
 from wdae.storage import manifest as manifests
 from wdae.storage.files import atomic_folder
 from wdae.storage.manifest import Manifest
 from wdae.storage.records import ClassNames, Count, Info, Record, Size, Text, shown
-from wdae.storage.tensors import save_tensors
+from wdae.storage.tensors import Blocks, load_tensors, save_tensors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from wdae.bank.feature_bank import FeatureBank
 
 TENSORS = "bank.safetensors"
@@ -74,21 +75,66 @@ def save_bank(bank: FeatureBank, path: str | Path, encoding: Encoding) -> None:
         tensors["query_only"] = bank.query_only
     with atomic_folder(path) as folder:
         save_tensors(folder / TENSORS, tensors)
-        content: dict[str, Any] = {
-            "dtype": encoding,
-            "dim": bank.dim,
-            "images": len(bank.labels),
-            "parts": {
-                part.value: {"classes": sum(map(bool, bank.counts(part))), "images": sum(bank.counts(part))}
-                for part in Part
-            },
-            "tensors": {name: _shape(tensor) for name, tensor in tensors.items()},
-            "cosine_scale": bank.cosine_scale,
-            "info": bank.info,
-            "class_names": list(bank.class_names),
-            "files": {TENSORS: manifests.entry(folder / TENSORS)},
-        }
-        manifests.write(BankManifest, folder, content, version=2 if bank.query_only is not None else 1)
+        _write_manifest(bank, folder, encoding, tensors)
+
+
+def stream_bank(
+    kind: type[FeatureBank],
+    path: str | Path,
+    encoding: Encoding,
+    features: Callable[[], Iterator[Tensor]],
+    dim: int,
+    columns: Mapping[str, Tensor | None],
+    **facts: Any,
+) -> None:
+    """As :func:`save_bank`, of features that come part after part and are never in memory together.
+
+    Args:
+        features: the parts ``[n, dim]`` in order, as often as asked.
+        columns: ``labels`` and ``parts``; ``base_weights`` and ``query_only`` where there are any.
+        facts: class names, cosine scale and info, as :meth:`FeatureBank.build` takes them.
+    """
+
+    def encoded() -> Iterator[tuple[Tensor, Tensor | None]]:
+        first = 0
+        for part in features():
+            for rows in blocks(len(part)):
+                yield encode(part[rows], None, encoding, first)
+                first += rows.stop - rows.start
+
+    given = {name: column for name, column in columns.items() if column is not None}
+    if "query_only" in given and not bool(given["query_only"].any()):
+        del given["query_only"]
+    shape = (len(given["labels"]), dim)
+    tensors: dict[str, Tensor | Blocks] = {**given}
+    tensors["features"] = Blocks(DTYPES[encoding], shape, lambda: (rows for rows, _ in encoded()))
+    if encoding == "int8":
+        tensors["scales"] = torch.cat([scales for _, scales in encoded() if scales is not None])
+    with atomic_folder(path) as folder:
+        save_tensors(folder / TENSORS, tensors)
+        written: dict[str, Any] = {**load_tensors(folder / TENSORS), **facts}
+        bank = kind.build(**written)  # mapped, and all of it is checked
+        _write_manifest(bank, folder, encoding, tensors)
+
+
+def _write_manifest(
+    bank: FeatureBank, folder: Path, encoding: Encoding, tensors: Mapping[str, Tensor | Blocks]
+) -> None:
+    content: dict[str, Any] = {
+        "dtype": encoding,
+        "dim": bank.dim,
+        "images": len(bank.labels),
+        "parts": {
+            part.value: {"classes": sum(map(bool, bank.counts(part))), "images": sum(bank.counts(part))}
+            for part in Part
+        },
+        "tensors": {name: _shape(tensor) for name, tensor in tensors.items()},
+        "cosine_scale": bank.cosine_scale,
+        "info": bank.info,
+        "class_names": list(bank.class_names),
+        "files": {TENSORS: manifests.entry(folder / TENSORS)},
+    }
+    manifests.write(BankManifest, folder, content, version=2 if bank.query_only is not None else 1)
 
 
 def open_bank(kind: type[FeatureBank], path: str | Path, *, verify: bool = True) -> FeatureBank:
@@ -135,5 +181,5 @@ def size_on_disk(folder: str | Path) -> int:
     return sum(file.stat().st_size for file in Path(folder).iterdir() if file.is_file())
 
 
-def _shape(tensor: Tensor) -> dict[str, Any]:
+def _shape(tensor: Tensor | Blocks) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}

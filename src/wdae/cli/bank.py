@@ -180,8 +180,8 @@ def merge(*shards: Path, output: NewBank) -> None:
     from wdae.storage.files import refuse_existing
 
     refuse_existing(output)
-    bank, dtype = merge_shards(shards)
-    _write(bank, output, dtype)
+    merge_shards(shards, output)
+    _print(output)
 
 
 @app.command
@@ -232,10 +232,15 @@ def synthesize(
 
 
 def _write(bank: FeatureBank, out: Path, dtype: Any) -> None:
+    bank.save(out, dtype=dtype)
+    _print(out)
+
+
+def _print(out: Path) -> None:
+    from wdae.bank import FeatureBank
     from wdae.bank.summary import print_summary, summary
 
-    bank.save(out, dtype=dtype)
-    print_summary(summary(type(bank).open(out, verify=False), out))
+    print_summary(summary(FeatureBank.open(out, verify=False), out))
 
 
 def _words(text: str | None) -> list[str] | None:

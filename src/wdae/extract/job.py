@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from wdae import backbones
 from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
+from wdae.bank.format import stream_bank
 from wdae.data import ImageSet, pixels
 from wdae.data.findings import warn_left_out
 from wdae.data.layouts import open_dataset
@@ -122,28 +124,38 @@ class ExtractJob:
             info["model_sha256"] = file_sha256(Path(config.backbone) / WEIGHTS)
         return info
 
-    def bank(self, features: Tensor, rows: Rows) -> FeatureBank:
-        """The bank of all pictures, from their features ``[n, D]`` and numbers ``[n]``."""
-        images = self.images
-        warn_left_out(images, rows)
-        weights, scale = self.classifier()
-        return FeatureBank.build(
+    def save_bank(self, path: Path, features: Callable[[], Iterator[Tensor]], dim: int, rows: Rows) -> None:
+        """Write the bank of all pictures, from their features in parts and their numbers ``[n]``."""
+        warn_left_out(self.images, rows)
+        facts = {"class_names": self.images.class_names, "info": self.info()}
+        scale = self.classifier()[1]
+        stream_bank(
+            FeatureBank,
+            path,
+            self.config.dtype,
             features,
-            images.labels[rows],
-            images.class_names,
-            images.parts[rows],
-            base_weights=weights,
+            dim,
+            self.columns(rows),
             cosine_scale=scale,
-            info=self.info(),
-            query_only=None if images.query_only is None else images.query_only[rows],
+            **facts,
         )
+
+    def columns(self, rows: Rows) -> dict[str, Tensor | None]:
+        """What a bank has beside features: labels, parts and queries of these pictures, base weights."""
+        images = self.images
+        return {
+            "labels": torch.from_numpy(images.labels[rows]).to(torch.int64),
+            "parts": torch.from_numpy(images.parts[rows]).to(torch.uint8),
+            "query_only": None if images.query_only is None else torch.from_numpy(images.query_only[rows]),
+            "base_weights": self.classifier()[0],
+        }
 
     def classifier(self) -> tuple[Tensor | None, float | None]:
         """The base weights that were learned with the backbone, and their scale."""
         if self.model is None:
             return None, None
         classifier = self.model.network.classifier
-        return classifier.weight.detach().cpu(), float(classifier.scale.detach())
+        return classifier.weight.detach().cpu().float(), float(classifier.scale.detach())
 
     def _reader(self) -> tuple[Read, int]:
         """How to get some of the pictures at one of the sides, and how many pictures there are."""

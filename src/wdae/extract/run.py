@@ -8,6 +8,7 @@ for each shard (:mod:`wdae.extract.shards`), or the workers of a Ray cluster (:m
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from wdae.runtime.distributed import Team, join
 from wdae.storage.files import refuse_existing
 from wdae.storage.records import read_json, write_json
 from wdae.storage.shard import Shard
-from wdae.storage.tensors import load_parts, save_tensors
+from wdae.storage.tensors import load_parts, load_tensors, save_tensors
 from wdae.storage.trust import Trust
 from wdae.storage.unfinished import empty, unfinished, working
 
@@ -88,13 +89,24 @@ def extract(
                 rate = _run_chunks(job, todo, done)
         team.barrier()
         if team.is_main:
-            parts = load_parts([_chunk(work, start) for start in starts], len(job.images))
-            features = torch.cat([part["features"] for part in parts])
-            rows = torch.cat([part["rows"] for part in parts]).numpy()
+            chunks = [_chunk(work, start) for start in starts]
+            numbers, dim = (
+                [torch.empty(0, dtype=torch.int64)],
+                None,
+            )  # of more shards than chunks, some are empty
+            for chunk in chunks:  # one open at a time
+                (part,) = load_parts([chunk], len(job.images), dim)
+                numbers.append(part["rows"].clone())
+                dim = part["features"].shape[1]
+            rows = torch.cat(numbers).numpy()
+
+            def features() -> Iterator[torch.Tensor]:
+                return (load_tensors(chunk)["features"] for chunk in chunks)
+
             if shard is None:
-                job.bank(features, rows).save(out, config.dtype)
+                job.save_bank(out, features, dim or 0, rows)
             else:
-                save_shard(job, shard, features, rows, out)
+                save_shard(job, shard, features, dim or 0, rows, out)
     team.barrier()
     images = sum(min(config.chunk, job.count - start) for start in starts)
     return Extraction(out, images, rate, rate * job.flops() / 1e12)

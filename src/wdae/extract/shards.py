@@ -7,7 +7,7 @@ bit. No engine, no network: for job arrays and CI.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.bank.encoding import Encoding
+from wdae.bank.format import stream_bank
 from wdae.errors import BankError, StorageError, listed
 from wdae.extract.views import Rows
 from wdae.storage import manifest as manifests
@@ -24,7 +25,7 @@ from wdae.storage.files import atomic_folder
 from wdae.storage.manifest import Manifest
 from wdae.storage.records import ClassNames, Count, Info, Size
 from wdae.storage.shard import Shard
-from wdae.storage.tensors import save_tensors
+from wdae.storage.tensors import Blocks, save_tensors
 
 if TYPE_CHECKING:
     from wdae.extract.job import ExtractJob
@@ -51,17 +52,18 @@ class ShardManifest(Manifest):
     class_names: ClassNames
 
 
-def save_shard(job: ExtractJob, shard: Shard, features: Tensor, rows: Rows, path: Path) -> None:
-    """Write the features of a shard's pictures, and what the bank will need beside them."""
-    images = job.images
-    weights, scale = job.classifier()
-    at = torch.from_numpy(rows)
-    tensors = {"features": features, "rows": at}
-    tensors |= {"labels": torch.from_numpy(images.labels)[at], "parts": torch.from_numpy(images.parts)[at]}
-    if images.query_only is not None:
-        tensors["query_only"] = torch.from_numpy(images.query_only)[at]
-    if weights is not None:
-        tensors["base_weights"] = weights
+def save_shard(
+    job: ExtractJob,
+    shard: Shard,
+    features: Callable[[], Iterator[Tensor]],
+    dim: int,
+    rows: Rows,
+    path: Path,
+) -> None:
+    """Write the features of a shard's pictures, in parts, and what the bank will need beside them."""
+    tensors: dict[str, Tensor | Blocks] = {"rows": torch.from_numpy(rows)}
+    tensors |= {name: column for name, column in job.columns(rows).items() if column is not None}
+    tensors["features"] = Blocks(torch.float32, (len(rows), dim), features)
     with atomic_folder(path) as folder:
         save_tensors(folder / _TENSORS, tensors)
         content: dict[str, Any] = {
@@ -70,18 +72,18 @@ def save_shard(job: ExtractJob, shard: Shard, features: Tensor, rows: Rows, path
             "images": len(rows),
             "plan": {**job.plan(), "data set": job.data_set()},
             "dtype": job.config.dtype,
-            "cosine_scale": scale,
+            "cosine_scale": job.classifier()[1],
             "info": job.info(),
-            "class_names": list(images.class_names),
+            "class_names": list(job.images.class_names),
             "files": {_TENSORS: manifests.entry(folder / _TENSORS)},
         }
         manifests.write(ShardManifest, folder, content)
 
 
-def merge_shards(paths: Sequence[Path]) -> tuple[FeatureBank, Encoding]:
-    """The bank of all shards of an extraction, given in any order, and how it is to be stored.
+def merge_shards(paths: Sequence[Path], out: Path) -> None:
+    """Write the bank of all shards of an extraction, given in any order; features pass through, part by part.
 
-    One that is missing, given twice, damaged or of another extraction is refused by name.
+    A shard that is missing, given twice, damaged or of another extraction is refused by name.
     """
     read = [(path, manifests.read(ShardManifest, path)) for path in paths]
     if not read:
@@ -99,29 +101,39 @@ def merge_shards(paths: Sequence[Path]) -> tuple[FeatureBank, Encoding]:
             f"of {first.parts} shards {len(missing)} are missing: {listed(missing)}; make them with"
             f" --shard {missing[0]}/{first.parts}"
         )
-    parts = []
-    for path, manifest in sorted(read, key=lambda pair: pair[1].number):
-        parts.append(manifests.read_tensors(path, manifest, _TENSORS))
-        _check_tensors(path, parts[-1], manifest)
-    rows = torch.cat([part["rows"] for part in parts])
-    if bool((rows.diff() <= 0).any()):
+    in_order = sorted(read, key=lambda pair: pair[1].number)
+    found: dict[str, list[Tensor]] = {}
+    sizes: set[int] = set()
+    for path, manifest in in_order:  # one open at a time
+        part = manifests.read_tensors(path, manifest, _TENSORS)
+        _check_tensors(path, part, manifest)
+        sizes |= {part.pop("features").shape[1]} if manifest.images else set()
+        for name, column in part.items():
+            found.setdefault(name, []).append(column.clone())
+    if len(sizes) != 1:
+        raise StorageError(f"the shards are altered: features of sizes {sorted(sizes)}; make them anew")
+    if bool((torch.cat(found["rows"]).diff() <= 0).any()):
         raise StorageError("the shards are altered: pictures are doubled or out of order; make them anew")
-    columns = {
-        name: torch.cat([part[name] for part in parts])
-        for name in ("features", "labels", "parts", "query_only")
-        if all(name in part for part in parts)
+    columns: dict[str, Tensor | None] = {
+        name: torch.cat(found[name])
+        for name in ("labels", "parts", "query_only")
+        if len(found.get(name, ())) == len(read)
     }
-    bank = FeatureBank.build(
-        columns["features"],
-        columns["labels"],
-        first.class_names,
-        columns["parts"],
-        base_weights=parts[0].get("base_weights"),
+    columns["base_weights"] = found.get("base_weights", [None])[0]
+    stream_bank(
+        FeatureBank,
+        out,
+        first.dtype,
+        lambda: (
+            manifests.read_tensors(path, manifest, _TENSORS, verify=False)["features"]
+            for path, manifest in in_order
+        ),
+        sizes.pop(),
+        columns,
+        class_names=first.class_names,
         cosine_scale=first.cosine_scale,
         info=first.info,
-        query_only=columns.get("query_only"),
     )
-    return bank, first.dtype
 
 
 def _refuse_other(path: Path, found: ShardManifest, first_path: Path, first: ShardManifest) -> None:

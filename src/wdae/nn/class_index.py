@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ RECALL = 0.98
 """The share of the true nearest classes that the index finds, at least."""
 _WIDEST = 2048
 _SAMPLE = 1_000  # classes whose neighbours are found exactly, to measure the recall
+_MARGIN = 0.003  # of that measurement
+_PIVOTS = 1_000  # classes that others are sorted by
+_MIXED = 10  # one class of so many is indexed before the sorted others
 _SPARE = 2.0  # classes proposed for each one that is asked for
 _ROWS = 8192  # vectors that are added, or looked up, at once
 _HEAD, _TAPE = 64, 40  # bytes of the two headers in the library's file
@@ -43,26 +46,39 @@ class ClassIndex:
     found: Any
     facts: Mapping[str, Any] = field(default_factory=dict)
     mapped: Any = None  # the file that it lies in; the library keeps an address alone
+    order: Tensor | None = None  # all classes, near ones together: what one visits, the next finds in a cache
 
     @classmethod
     def build(cls, weights: Tensor, n_neighbours: int = 10, seed: int = 0) -> ClassIndex:
         """Index unit rows ``[N, D]``; it looks as widely as RECALL takes, measured on some rows."""
-        index = _empty(weights.shape[1])
-        for start in range(0, len(weights), _ROWS):
-            rows = weights[start : start + _ROWS].numpy()
-            index.add(np.arange(start, start + len(rows), dtype=np.uint64), rows, threads=_threads())
-        drawn = torch.randperm(len(weights), generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
-        J = min(n_neighbours + 1, len(weights))  # itself among them
-        exact = [(weights[some] @ weights.T).topk(J, dim=1).indices for some in drawn.split(64)]
-        true, width, recall = torch.cat(exact), WIDTH // 2, 0.0
-        made = cls(weights, index)
-        while recall < RECALL and width <= _WIDEST:
+        index, N = _empty(weights.shape[1]), len(weights)
+        drawn = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
+        order = _near_together(weights, drawn[:_PIVOTS])
+        early = torch.zeros(N, dtype=torch.bool)
+        early[drawn[: N // _MIXED]] = True  # sorted ones alone would make an index of islands
+        for rows in torch.cat([drawn[: N // _MIXED], order[~early[order]]]).split(_ROWS):
+            index.add(rows.numpy().astype(np.uint64), weights[rows].numpy(), threads=_threads())
+        drawn, J = drawn[:_SAMPLE], min(n_neighbours, N - 1)
+        true = torch.cat([_others(weights, some, J) for some in drawn.split(64)])
+        made, width, recall = cls(weights, index, order=order), max(1, WIDTH // 2), 0.0
+        while recall < RECALL + _MARGIN and width <= _WIDEST:
             index.expansion_search = width
-            near = made.nearest(weights[drawn], J)[0]
+            near = made.nearest(weights[drawn], J + 1)[0]  # itself among them
             recall = float((true.unsqueeze(2) == near.unsqueeze(1)).any(2).double().mean())
-            made = cls(weights, index, _facts(width, recall, len(drawn), n_neighbours))
-            width *= 2
+            made = replace(made, facts=_facts(width, recall, len(drawn), n_neighbours))
+            width = max(width + 1, width * 5 // 4)
         return made
+
+    def neighbours(self, J: int) -> tuple[Tensor, Tensor]:
+        """The J nearest other classes of each class, nearest first, and their cosines, ``[N, J]``."""
+        N = len(self.weights)
+        names, cosines = torch.empty(N, J, dtype=torch.int64), torch.empty(N, J)
+        order = torch.arange(N) if self.order is None else self.order
+        for rows in order.split(_ROWS):
+            found, near = self.nearest(self.weights[rows], J + 1)
+            best = near.masked_fill_(found == rows.unsqueeze(1), -torch.inf).topk(J, dim=1)
+            names[rows], cosines[rows] = found.gather(1, best.indices), best.values
+        return names, cosines
 
     def nearest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest classes of unit vectors ``[M, D]``, nearest first, and their cosines, ``[M, k]``."""
@@ -143,6 +159,19 @@ def check_index(data: np.ndarray[Any, np.dtype[np.uint8]], n_classes: int, dim: 
     stored = data[starts[:, None] + 8 + np.arange(2)].view("<i2")[:, 0]
     if not np.array_equal(stored, levels):
         raise ValueError("an index with levels out of place")
+
+
+def _near_together(weights: Tensor, pivots: Tensor) -> Tensor:
+    """The numbers of all rows, sorted by the nearest of some rows."""
+    some = weights[pivots].T
+    return torch.cat([(rows @ some).argmax(1) for rows in weights.split(_ROWS)]).argsort(stable=True)
+
+
+def _others(weights: Tensor, rows: Tensor, J: int) -> Tensor:
+    """The J nearest other rows of some rows, compared with all."""
+    cosines = weights[rows] @ weights.T
+    cosines[torch.arange(len(rows)), rows] = -torch.inf
+    return cosines.topk(J, dim=1).indices
 
 
 def has_index() -> bool:

@@ -111,10 +111,7 @@ def build_graph(
 def _indexed(weights: Tensor, J: int, inverse_temperature: float) -> ClassGraph:
     """The graph of unit rows ``[N, D]``, by an index of them."""
     index = ClassIndex.build(weights, J)
-    names, cosines = index.nearest(weights, J + 1)
-    own = names == torch.arange(len(names)).unsqueeze(1)
-    best = cosines.masked_fill_(own, -torch.inf).topk(J, dim=1)
-    return ClassGraph(names.gather(1, best.indices), best.values, inverse_temperature, index)
+    return ClassGraph(*index.neighbours(J), inverse_temperature, index)
 
 
 @dataclass(frozen=True)

@@ -2,69 +2,80 @@
 
 from __future__ import annotations
 
+import json
 import math
 import mmap
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from wdae.errors import StorageError
 from wdae.storage import records
-from wdae.storage.files import atomic_file, cannot_write, open_regular
+from wdae.storage.files import atomic_file, open_regular
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 MAX_HEADER = 16 * 2**20
 MAX_TENSORS = 50_000
 _TYPES = {
-    "BOOL": ("bool", 1),
-    "U8": ("uint8", 1),
-    "I8": ("int8", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1),
-    "U16": ("uint16", 2),
-    "I16": ("int16", 2),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "U32": ("uint32", 4),
-    "I32": ("int32", 4),
-    "F32": ("float32", 4),
     "U64": ("uint64", 8),
     "I64": ("int64", 8),
     "F64": ("float64", 8),
-}
+    "F32": ("float32", 4),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "BF16": ("bfloat16", 2),
+    "F16": ("float16", 2),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}  # in the order in which the format's own library writes them
+
+
+class Blocks(NamedTuple):
+    """A tensor in blocks of rows, which are made one after the other while it is written."""
+
+    dtype: dtype
+    shape: tuple[int, ...]
+    made: Callable[[], Iterator[Tensor]]
 
 
 def save_tensors(
-    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    path: str | Path, tensors: Mapping[str, Tensor | Blocks], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write named tensors to a safetensors file, atomically.
+    """Write named tensors to a safetensors file, atomically; byte for byte as the format's library does.
 
-    Tensors on any device and with any strides; two that share memory are written as two.
+    Tensors on any device and with any strides; two that share memory are written as two. Nothing is copied
+    but what lies elsewhere than in memory, row after row.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    import torch
 
-    rows: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        row = tensor.detach().cpu().contiguous()
-        storage = row.untyped_storage().data_ptr()
-        rows[name] = row.clone() if storage in seen else row  # the format refuses shared memory
-        seen.add(storage)
-    with atomic_file(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        try:
-            save_file(rows, temporary, metadata=dict(metadata) if metadata else None)
-        except SafetensorError as error:  # the library reports a full disk in its own class
-            number = re.search(r"os error (\d+)", str(error))
-            code = (int(number[1]), os.strerror(int(number[1]))) if number else (str(error),)
-            raise cannot_write(Path(path), OSError(*code)) from error
-        temporary.chmod(mode)  # the library leaves files that only their owner may read
+    codes = {getattr(torch, name): code for code, (name, _) in _TYPES.items()}
+    order = list(_TYPES)
+    names = sorted(tensors, key=lambda name: (order.index(codes[tensors[name].dtype]), name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        code, shape = codes[tensors[name].dtype], list(tensors[name].shape)
+        start, end = end, end + math.prod(shape) * _TYPES[code][1]
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            tensor = tensors[name]
+            for block in tensor.made() if isinstance(tensor, Blocks) else (tensor,):
+                plain = block.detach().cpu().contiguous().reshape(-1)
+                file.write(plain.view(torch.uint8).numpy().data if len(plain) else b"")
+        if file.tell() != 8 + len(text) + end:
+            raise ValueError(f"{path}: blocks of another size than was said")
 
 
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
