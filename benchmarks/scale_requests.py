@@ -27,7 +27,7 @@ from common import RESULTS, keep
 from serve import closed_loop, model_path, percentile, picture, server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer  # type: ignore[import-not-found]
 
 SERVICE = """
 import sys
