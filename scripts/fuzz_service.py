@@ -95,7 +95,9 @@ def fuzz(
             kwargs["files"] = [(name, _as_text(*part)) for name, part in kwargs["files"]]
         shown = f"{case.method} {case.operation.path} {str(kwargs)[:600]}"
         try:
-            request = client.build_request(**{key: value for key, value in kwargs.items() if value is not None})
+            request = client.build_request(
+                **{key: value for key, value in kwargs.items() if value is not None}
+            )
             request.read()
         except _NOT_SENT as error:
             answers[f"not sent: {type(error).__name__}"] += 1

@@ -32,6 +32,8 @@ def test_ratios_are_those_of_the_normal_distributions(settings: tuple[float, flo
             inside = Normal(expected, spread).log_prob(vector).sum()
             anywhere = Normal(torch.zeros(6), (1 + plda.between).sqrt()).log_prob(vector).sum()
             assert float(found[i, c]) == pytest.approx(float(inside - anywhere), rel=1e-3, abs=1e-2)
+            own = plda.own_ratios(vector, mean, n)
+            assert float(own) == pytest.approx(float(inside - anywhere), rel=1e-3, abs=1e-2)
 
 
 def test_vectors_of_a_class_are_likelier_in_it() -> None:

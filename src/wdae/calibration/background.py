@@ -43,6 +43,14 @@ def explained(chances: Tensor, profiles: Tensor) -> Tensor:
     >>> explained(torch.tensor([[1.0, 0.0, 0.0]]), profiles).round().tolist()
     [[2.0, -14.0]]
     """
-    same = profiles / (profiles + UNSURE)
-    share = (chances @ same.T).double().clamp(LEAST_SHARE, 1 - LEAST_SHARE)
+    return _log_odds(chances @ (profiles / (profiles + UNSURE)).T)
+
+
+def explained_by_own(chances: Tensor, profiles: Tensor) -> Tensor:
+    """The same of pictures ``[..., B]``, each with the class whose profile is beside it."""
+    return _log_odds((chances * (profiles / (profiles + UNSURE))).sum(-1))
+
+
+def _log_odds(share: Tensor) -> Tensor:
+    share = share.double().clamp(LEAST_SHARE, 1 - LEAST_SHARE)
     return (share / (1 - share)).log().float()

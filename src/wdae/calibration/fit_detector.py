@@ -151,9 +151,7 @@ class _Pictures:
 
     @classmethod
     def joined(cls, parts: Sequence[_Pictures]) -> _Pictures:
-        vectors, chances = (
-            torch.cat([getattr(part.seen, name) for part in parts]) for name in ("vectors", "chances")
-        )
+        vectors, chances = (torch.cat(same) for same in zip(*(p.seen.parts() for p in parts), strict=True))
         familiar, ordinary = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("as_base", "ordinary")
         )
@@ -219,12 +217,13 @@ def _strays(
             if len(able) < 2:
                 return {}, {}
             mine, other = (able[i] for i in torch.randperm(len(able), generator=generator)[:2].tolist())
-            rows = mine.some(torch.randperm(len(mine), generator=generator)[:size])
-            sound.append(made.agreement_of(rows.seen).min())
-            stray = other.some(torch.randint(len(other), (1,), generator=generator))
-            strange.append(made.agreement_of(_Pictures.joined([rows.some(slice(1, None)), stray]).seen)[-1])
-        found[size] = float(torch.stack(sound).quantile(RATE))
-        figures[f"strays_{size}"] = float((torch.stack(strange) < found[size]).double().mean())
+            sound.append(mine.seen.some(torch.randperm(len(mine), generator=generator)[:size]))
+            strange.append(other.seen.some(torch.randint(len(other), (1,), generator=generator)))
+        classes, strays = Seen.stacked(sound), Seen.stacked(strange)
+        found[size] = float(made.agreement_of(classes).amin(1).quantile(RATE))
+        mixed = (torch.cat([x[:, 1:], y], 1) for x, y in zip(classes.parts(), strays.parts(), strict=True))
+        odd = made.agreement_of(Seen(*mixed))[:, -1]
+        figures[f"strays_{size}"] = float((odd < found[size]).double().mean())
     return found, figures
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.calibration.background import Background, explained
+from wdae.calibration.background import Background, explained, explained_by_own
 from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
@@ -64,6 +64,15 @@ class Seen:
     def some(self, rows: Tensor | slice) -> Seen:
         """Some of the pictures."""
         return Seen(self.vectors[rows], self.chances[rows])
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Vectors and background classes."""
+        return self.vectors, self.chances
+
+    @classmethod
+    def stacked(cls, classes: Sequence[Seen]) -> Seen:
+        """Classes of as many pictures each: vectors ``[C, k, R]``, background classes ``[C, k, B]``."""
+        return cls(*(torch.stack(same) for same in zip(*(one.parts() for one in classes), strict=True)))
 
     def mean(self) -> tuple[Tensor, Tensor]:
         """A class of these examples: its mean vector ``[R]`` and its profile ``[B]``."""
@@ -179,13 +188,15 @@ class Detector:
         return self.agreement_of(self.seen(features))
 
     def agreement_of(self, seen: Seen) -> Tensor:
-        """The same of pictures that were seen ``[k]``."""
-        k = len(seen.vectors)
-        others, profiles = ((x.sum(0) - x) / max(1, k - 1) for x in (seen.vectors, seen.chances))
-        found = self.plda.ratios(seen.vectors, others, torch.full((k,), k - 1)).diagonal()
+        """The same of pictures that were seen, of one class or of several with as many: ``[..., k]``."""
+        k = seen.vectors.shape[-2]
+        others, profiles = (
+            (x.sum(-2, keepdim=True) - x) / max(1, k - 1) for x in (seen.vectors, seen.chances)
+        )
+        found = self.plda.own_ratios(seen.vectors, others, k - 1)
         if self.background is None:
             return found
-        return found + self.strength * explained(seen.chances, profiles).diagonal()
+        return found + self.strength * explained_by_own(seen.chances, profiles)
 
     def stray(self, shots: int) -> float:
         """The agreement below which one of so many examples looks out of place."""

@@ -82,14 +82,26 @@ class PLDA:
             means: of the examples of each class ``[C, R]``.
             counts: how many there were ``[C]``.
         """
-        held = counts.unsqueeze(1) * self.between  # what the examples say against what was known before
-        inverse = 1 / (1 + self.between / (held + 1))  # of the predictive variance
-        expected = means * (held / (held + 1))
+        inverse, expected = self._predictive(means, counts.unsqueeze(1))
         scaled = expected * inverse
         constant = 0.5 * (inverse.log() - expected * scaled).sum(1)
         classes = vectors @ scaled.T - 0.5 * (vectors.square() @ inverse.T) + constant
+        return classes + self._anywhere(vectors).unsqueeze(1)
+
+    def own_ratios(self, vectors: Tensor, means: Tensor, count: int) -> Tensor:
+        """The same of vectors ``[..., R]``, each in the class of as many examples that is beside it."""
+        inverse, expected = self._predictive(means, count)
+        fits = 0.5 * (inverse.log() - (vectors - expected).square() * inverse).sum(-1)
+        return fits + self._anywhere(vectors)
+
+    def _predictive(self, means: Tensor, counts: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The inverse variance of another example of a class, and where it is expected."""
+        held = counts * self.between  # what the examples say against what was known before
+        return 1 / (1 + self.between / (held + 1)), means * (held / (held + 1))
+
+    def _anywhere(self, vectors: Tensor) -> Tensor:
         total = 1 + self.between
-        return classes + 0.5 * (vectors.square() / total + total.log()).sum(1, keepdim=True)
+        return 0.5 * (vectors.square() / total + total.log()).sum(-1)
 
 
 def _floored(variances: Tensor) -> Tensor:
