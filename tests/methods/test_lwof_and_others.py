@@ -12,10 +12,10 @@ from torch import Tensor
 from wdae.methods import BaseClasses, Setting, Support, find, make, names
 from wdae.methods.base import base_classes
 from wdae.methods.baselines.attention_lstm import AttentionLSTM
-from wdae.methods.baselines.logistic import LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention
 from wdae.methods.baselines.prototypical import Prototypical
 from wdae.methods.examples import add_hallucinated
+from wdae.methods.fitted.logistic import LogisticRegressionH
 from wdae.methods.learned import LearnedMethod
 from wdae.nn.cosine import unit
 from wdae.nn.inner_loop import gradient_steps

@@ -219,8 +219,8 @@ def test_a_file_of_before_a_method_had_its_own_name_still_opens(
 
 
 def test_a_former_name_says_the_new_one() -> None:
-    with pytest.raises(ModelError, match="what was called so before is proto-maml"):
-        make("maml", dim=8, n_base=4)
+    with pytest.raises(ModelError, match="what was called so before is proto-maml-first-order"):
+        make("maml-first-order", dim=8, n_base=4)
 
 
 def test_r2d2_scores_as_published(small_bank: FeatureBank) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wdae.config import find_recipe, recipe_file
+from wdae.config import find_recipe, load, recipe_file
 from wdae.evaluation.paper import REPORTED, reported
+from wdae.methods import find
 from wdae.reproduce.benchmarks import BENCHMARKS, Benchmark
+from wdae.stage2.config import MetaRecipe
 
 
 def test_figures_are_those_of_the_paper() -> None:
@@ -32,23 +34,38 @@ def test_figures_are_those_of_the_paper() -> None:
 
 def test_every_figure_belongs_to_a_row_that_is_run() -> None:
     for name, tables in REPORTED.items():
-        known = {row.name for row in BENCHMARKS[name].rows}
+        known = {row.name for row in (*BENCHMARKS[name].rows, *BENCHMARKS[name].rivals)}
         for rows in tables.values():
             assert rows.keys() <= known
+
+
+def test_every_system_of_the_papers_tables_is_a_method_with_a_recipe() -> None:
+    """The rows that the paper quotes from others, under our names of their methods."""
+    for name, benchmark in BENCHMARKS.items():
+        for row in benchmark.rivals:
+            file = find_recipe(name, row.name)
+            assert file is not None
+            recipe = load(MetaRecipe, file)
+            assert recipe.method == recipe.name == row.name
+            find(row.name)
+            assert not find(row.name).training_defaults.keys() - recipe.training.model_fields_set, row.name
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=lambda benchmark: benchmark.name)
 def test_every_row_has_its_recipe(benchmark: Benchmark) -> None:
     assert recipe_file(benchmark.stage1, benchmark.name).is_file()
-    for row in benchmark.rows:
+    for row in (*benchmark.rows, *benchmark.rivals):
         assert row.optional or row.name == "initial-estimate" or find_recipe(benchmark.name, row.name)
     for table in benchmark.tables:
         assert table.rows[0] == table.reference
-        assert set(table.rows) <= {row.name for row in benchmark.rows}
+        assert set(table.rows) <= {row.name for row in (*benchmark.rows, *benchmark.rivals)}
         for row_name in table.rows[1:]:
             if table.number is None:
                 continue
-            asked = [(metric, k) for metric in table.metrics for k in benchmark.shots]
             row = next(row for row in table.members if row.name == row_name)
-            figures = [reported(benchmark.name, table.number, row.paper or row_name, *one) for one in asked]
-            assert all(figures) or not any(figures), row_name
+            for metric in table.metrics:
+                figures = [
+                    reported(benchmark.name, table.number, row.paper or row_name, metric, k)
+                    for k in benchmark.shots
+                ]
+                assert all(figures) or not any(figures), row_name

@@ -23,6 +23,7 @@ from wdae.bank import FeatureBank
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.parts import Part
+from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.storage.checkpoint import load_checkpoint
 from wdae.synthetic import synthetic_bank
 
@@ -360,3 +361,22 @@ def test_a_row_that_was_killed_goes_on_from_its_checkpoint(banks: Path, tmp_path
         assert np.array_equal(a.per_episode["novel"], b.per_episode["novel"])
     resumed = [json.loads(row) for row in (checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in resumed] == list(range(3, 61, 3))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "asked"), [("mini-imagenet", "maml,tadam,shifted-neurons"), ("tiered-imagenet", "rivals")]
+)
+def test_systems_of_others_have_a_table_of_their_own(
+    banks: Path, tmp_path: Path, benchmark: str, asked: str
+) -> None:
+    run = tmp_path / "run"
+    words = ["--bank", banks / "whole", "--rows", asked, *SMALL, "training.shots=[1]"]
+    assert wdae("reproduce", benchmark, *words, "--shots", 1, "-o", run) == 0
+    (table,) = record_of(run)["tables"]
+    rows = {line["row"]: line for line in table["rows"]}
+    every = {row.name for row in BENCHMARKS[benchmark].rivals}
+    wanted = every if asked == "rivals" else set(asked.split(","))
+    assert rows.keys() == wanted | {"initial-estimate"} and len(every) >= 5
+    for name in wanted:
+        assert rows[name]["paper"]["novel"]["mean"] > 0.4 and rows[name]["gains"]["novel"]
+    assert "paper: Conv-4-64" in (run / "results.md").read_text()

@@ -132,7 +132,7 @@ def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_imagenet_fs_learns_from_train_and_asks_for_val(tmp_path: Path) -> None:
     data, run = made_trees.imagenet_fs(tmp_path / "data"), tmp_path / "run"
-    words = ["--rows", "lwof,wdae-gnn,wdae-gnn-no-noise", *SMALL]
+    words = ["--rows", "lwof,wdae-gnn,wdae-gnn-no-noise,logistic-regression,sgm-h", *SMALL]
     assert wdae("reproduce", "imagenet-fs", "--data", data, "-o", run, *words) == 0
     bank = FeatureBank.open(run / "banks/whole")
     assert bank.query_only is not None
@@ -142,8 +142,11 @@ def test_imagenet_fs_learns_from_train_and_asks_for_val(tmp_path: Path) -> None:
     assert torch.equal(
         bank.query_only & (bank.parts == Part.BASE_TRAIN.code), torch.zeros_like(bank.query_only)
     )
-    table = record_of(run)["tables"][0]
-    assert table["number"] == 1
+    table, others = record_of(run)["tables"]
+    assert table["number"] == others["number"] == 1
+    figures = {e["row"]: e["paper"] for e in others["rows"] if e["n_shot"] == 5}
+    assert figures["sgm-h"] == {"all_top5": {"mean": pytest.approx(0.713), "ci95": pytest.approx(0.0005)}}
+    assert figures["logistic-regression"]["novel_top5"]["mean"] == pytest.approx(0.648)
     assert table["metrics"] == ["novel_top5", "all_top5", "base_top5", "all_prior_top5", "area"]
     assert {entry["n_shot"] for entry in table["rows"]} == {1, 2, 5, 10, 20}
     gnn = next(e for e in table["rows"] if (e["row"], e["n_shot"]) == ("wdae-gnn", 5))

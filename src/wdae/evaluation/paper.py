@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from wdae.bank import FeatureBank
 
-Figure = tuple[float, float]
+Figure = tuple[float, float | None]
 ByShots = Mapping[int, Figure]
 
 _FS_SHOTS = (1, 2, 5, 10, 20)
@@ -26,11 +26,13 @@ def _joint(novel: tuple[Figure, Figure], every: tuple[Figure, Figure]) -> dict[s
     return {"novel": dict(zip((1, 5), novel, strict=True)), "all": dict(zip((1, 5), every, strict=True))}
 
 
-def _top5(novel: Sequence[float], every: Sequence[float]) -> dict[str, ByShots]:
-    return {
-        "novel_top5": dict(zip(_FS_SHOTS, zip(novel, _FS_NOVEL_CI, strict=True), strict=True)),
-        "all_top5": dict(zip(_FS_SHOTS, zip(every, _FS_ALL_CI, strict=True), strict=True)),
+def _top5(novel: Sequence[float] | None, every: Sequence[float]) -> dict[str, ByShots]:
+    whole: dict[str, ByShots] = {
+        "all_top5": dict(zip(_FS_SHOTS, zip(every, _FS_ALL_CI, strict=True), strict=True))
     }
+    if novel is None:
+        return whole
+    return {"novel_top5": dict(zip(_FS_SHOTS, zip(novel, _FS_NOVEL_CI, strict=True), strict=True)), **whole}
 
 
 REPORTED: dict[str, dict[int, dict[str, dict[str, ByShots]]]] = {
@@ -44,6 +46,13 @@ REPORTED: dict[str, dict[int, dict[str, dict[str, ByShots]]]] = {
             "wdae-gnn-noisy-targets": _top5((47.8, 59.4, 70.1, 74.8, 77.7), (58.7, 66.0, 73.1, 76.0, 77.5)),
             "wdae-gnn-no-cls-loss": _top5((47.7, 59.1, 69.8, 74.6, 77.6), (58.4, 65.5, 72.7, 75.8, 77.5)),
             "wdae-gnn-no-rec-loss": _top5((47.8, 59.4, 70.1, 75.0, 77.8), (58.7, 66.0, 73.1, 76.1, 77.6)),
+            "prototypical": _top5((39.3, 54.4, 66.3, 71.2, 73.9), (49.5, 61.0, 69.7, 72.9, 74.6)),
+            "matching": _top5((43.6, 54.0, 66.0, 72.5, 76.9), (54.4, 61.0, 69.0, 73.7, 76.5)),
+            "logistic-regression": _top5((38.4, 51.1, 64.8, 71.6, 76.6), (40.8, 49.9, 64.2, 71.9, 76.9)),
+            "logistic-regression-h": _top5((40.7, 50.8, 62.0, 69.3, 76.5), (52.2, 59.4, 67.6, 72.8, 76.9)),
+            "sgm-h": _top5(None, (54.3, 62.1, 71.3, 75.8, 78.1)),
+            "batch-sgm": _top5(None, (49.3, 60.5, 71.4, 75.8, 78.5)),
+            "prototype-matching-h": _top5((45.8, 57.8, 69.0, 74.3, 77.4), (57.6, 64.7, 71.9, 75.2, 77.5)),
         }
     },
     "mini-imagenet": {
@@ -62,6 +71,16 @@ REPORTED: dict[str, dict[int, dict[str, dict[str, ByShots]]]] = {
             "wdae-mlp-noisy-targets": _novel((60.43, 0.15), (76.49, 0.11)),
             "wdae-mlp-no-cls-loss": _novel((60.55, 0.15), (76.62, 0.11)),
             "wdae-mlp-no-rec-loss": _novel((60.45, 0.15), (76.50, 0.11)),
+            "maml": _novel((48.70, 1.84), (63.10, 0.92)),
+            "prototypical": _novel((49.42, 0.78), (68.20, 0.66)),
+            "relation": _novel((50.40, 0.80), (65.30, 0.70)),
+            "gnn": _novel((50.30, None), (66.40, None)),
+            "r2d2": _novel((48.70, 0.60), (65.50, 0.60)),
+            "tadam": _novel((58.50, 0.30), (76.70, 0.30)),
+            "shifted-neurons": _novel((57.10, 0.70), (70.04, 0.63)),
+            "snail": _novel((55.71, 0.99), (68.88, 0.92)),
+            "activations": _novel((59.60, 0.41), (73.74, 0.19)),
+            "leo": _novel((61.76, 0.08), (77.59, 0.12)),
         },
         3: {
             "lwof": _joint(((60.03, 0.14), (76.35, 0.11)), ((55.70, 0.08), (66.27, 0.07))),
@@ -73,6 +92,11 @@ REPORTED: dict[str, dict[int, dict[str, dict[str, ByShots]]]] = {
         4: {
             "lwof": _novel((67.92, 0.16), (83.10, 0.12)),
             "wdae-gnn": _novel((68.18, 0.16), (83.09, 0.12)),
+            "maml": _novel((51.67, 1.81), (70.30, 0.08)),
+            "prototypical": _novel((53.31, 0.89), (72.69, 0.74)),
+            "relation": _novel((54.48, 0.93), (71.32, 0.78)),
+            "tpn": _novel((57.41, 0.94), (71.55, 0.74)),
+            "leo": _novel((66.33, 0.05), (81.44, 0.09)),
         }
     },
 }
@@ -96,25 +120,24 @@ class PaperFigure:
     all_classes: dict[int, float] = field(default_factory=dict)
 
 
-def _own(row: str) -> PaperFigure:
+def _quoted(row: str, backbone: str) -> PaperFigure:
     def means(table: int, metric: str) -> dict[int, float]:
         figures = REPORTED["mini-imagenet"][table].get(row, {}).get(metric, {})
         return {n_shot: mean for n_shot, (mean, _) in figures.items()}
 
-    return PaperFigure("WRN-28-10", means(2, "novel"), means(3, "all"))
+    return PaperFigure(backbone, means(2, "novel"), means(3, "all"))
 
 
 # Systems that the paper quotes from others, and its own.
+_BACKBONES = {
+    **dict.fromkeys(("maml", "prototypical", "relation", "gnn", "r2d2"), "Conv-4-64"),
+    **dict.fromkeys(("tadam", "shifted-neurons", "snail"), "ResNet-12"),
+    **dict.fromkeys(("activations", "leo"), "WRN-28-10, train+val"),
+    **dict.fromkeys(("initial-estimate", "wdae-gnn", "wdae-mlp"), "WRN-28-10"),
+}
 MINI_IMAGENET = {
-    "prototypical": PaperFigure("Conv-4-64", {1: 49.42, 5: 68.20}),
-    "relation": PaperFigure("Conv-4-64", {1: 50.40, 5: 65.30}),
-    "gnn": PaperFigure("Conv-4-64", {1: 50.30, 5: 66.40}),
-    "r2d2": PaperFigure("Conv-4-64", {1: 48.70, 5: 65.50}),
-    "snail": PaperFigure("ResNet-12", {1: 55.71, 5: 68.88}),
-    "activations": PaperFigure("WRN-28-10, train+val", {1: 59.60, 5: 73.74}),
-    "leo": PaperFigure("WRN-28-10, train+val", {1: 61.76, 5: 77.59}),
-    "lwof-attention": _own("lwof"),
-    **{row: _own(row) for row in ("initial-estimate", "wdae-gnn", "wdae-mlp")},
+    "lwof-attention": _quoted("lwof", "WRN-28-10"),
+    **{row: _quoted(row, backbone) for row, backbone in _BACKBONES.items()},
 }
 
 

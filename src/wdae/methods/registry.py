@@ -11,23 +11,28 @@ import torch
 from wdae.errors import ModelError, nearest
 from wdae.methods.base import Method
 from wdae.methods.baselines.activations import Activations
-from wdae.methods.baselines.centred_mean import CentredMean
 from wdae.methods.baselines.feat import Feat
-from wdae.methods.baselines.fine_tune import FineTune
 from wdae.methods.baselines.gnn import ExampleGraph, GraphNetwork
-from wdae.methods.baselines.lda import LinearDiscriminant
 from wdae.methods.baselines.leo import Leo
-from wdae.methods.baselines.logistic import LogisticRegression, LogisticRegressionH
 from wdae.methods.baselines.lwof import LwofAttention, LwofAverage
-from wdae.methods.baselines.maml import FirstOrderProtoMaml, ProtoMaml
+from wdae.methods.baselines.maml import FirstOrderProtoMaml, Maml, ProtoMaml
 from wdae.methods.baselines.matching import Matching
 from wdae.methods.baselines.prototype_matching import PrototypeMatchingH
 from wdae.methods.baselines.prototypical import Prototypical
 from wdae.methods.baselines.r2d2 import R2D2, RidgeCosine
 from wdae.methods.baselines.relation import Relation, RelationCosine
-from wdae.methods.baselines.simpleshot import SimpleShot
+from wdae.methods.baselines.shifted_neurons import ShiftedNeurons
 from wdae.methods.baselines.snail import Snail
+from wdae.methods.baselines.tadam import Tadam
 from wdae.methods.baselines.tpn import Propagation
+from wdae.methods.fitted.centred_mean import CentredMean
+from wdae.methods.fitted.distribution_calibration import DistributionCalibration
+from wdae.methods.fitted.fine_tune import FineTune
+from wdae.methods.fitted.lda import LinearDiscriminant
+from wdae.methods.fitted.logistic import LogisticRegression, LogisticRegressionH
+from wdae.methods.fitted.meta_qda import MetaQda
+from wdae.methods.fitted.sgm import BatchSgm, Sgm, SgmH
+from wdae.methods.fitted.simpleshot import SimpleShot
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, Setting
 from wdae.methods.wdae import WDAE
@@ -42,10 +47,16 @@ _CLASSES: tuple[type[Method], ...] = (
     FineTune,
     LogisticRegression,
     LogisticRegressionH,
+    Sgm,
+    SgmH,
+    BatchSgm,
+    DistributionCalibration,
+    MetaQda,
     Prototypical,
     Matching,
     PrototypeMatchingH,
     Feat,
+    Tadam,
     Relation,
     RelationCosine,
     R2D2,
@@ -54,6 +65,8 @@ _CLASSES: tuple[type[Method], ...] = (
     ExampleGraph,
     Propagation,
     Snail,
+    ShiftedNeurons,
+    Maml,
     ProtoMaml,
     FirstOrderProtoMaml,
     Leo,

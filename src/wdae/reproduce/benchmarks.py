@@ -92,6 +92,7 @@ class Benchmark:
         protocol, shots, episodes: of the tables, as in the paper.
         stage1: the recipe of stage 1.
         rows: all rows, in the order they are run in.
+        rivals: systems of others that the paper's tables quote, on our features; run where asked for.
         tables: what to print.
         top5: whether the paper's figures are top-5.
         half_of_base: whether the split names the base classes whose images are test queries.
@@ -110,6 +111,7 @@ class Benchmark:
     stage1: str
     rows: tuple[Row, ...]
     tables: tuple[Table, ...]
+    rivals: tuple[Row, ...] = ()
     top5: bool = False
     half_of_base: bool = False
     chain: tuple[Training, ...] = ()
@@ -162,6 +164,46 @@ _TRAINVAL = (
     Row("wdae-mlp-trainval", "wDAE-MLP, train+val", steps_from="wdae-mlp"),
     Row("wdae-gnn-trainval", "wDAE-GNN, train+val", steps_from="wdae-gnn"),
 )
+
+
+def _rivals(**quoted: tuple[str, str]) -> tuple[Row, ...]:
+    """Rows of systems of others: their names, and the backbones of the figures that the paper quotes."""
+    return tuple(
+        Row(name.replace("_", "-"), f"{label} (paper: {backbone})")
+        for name, (label, backbone) in quoted.items()
+    )
+
+
+_MINI_RIVALS = _rivals(
+    maml=("MAML", "Conv-4-64"),
+    prototypical=("prototypical networks", "Conv-4-64"),
+    relation=("relation networks", "Conv-4-64"),
+    gnn=("Garcia & Bruna's graph network", "Conv-4-64"),
+    r2d2=("R2-D2", "Conv-4-64"),
+    tadam=("TADAM", "ResNet-12"),
+    shifted_neurons=("Munkhdalai et al.", "ResNet-12"),
+    snail=("SNAIL", "ResNet-12"),
+    activations=("Qiao et al.", "WRN-28-10, train+val"),
+    leo=("LEO", "WRN-28-10, train+val"),
+)
+_TIERED_RIVALS = _rivals(
+    maml=("MAML", "Conv-4-64"),
+    prototypical=("prototypical networks", "Conv-4-64"),
+    relation=("relation networks", "Conv-4-64"),
+    tpn=("TPN, transductive", "Conv-4-64"),
+    leo=("LEO", "WRN-28-10"),
+)
+_FS_RIVALS = _rivals(
+    prototypical=("prototypical networks", "ResNet-10"),
+    matching=("matching networks", "ResNet-10"),
+    logistic_regression=("logistic regression", "ResNet-10"),
+    logistic_regression_h=("logistic regression with H", "ResNet-10"),
+    sgm=("SGM", "not in it"),
+    sgm_h=("SGM with H", "ResNet-10"),
+    batch_sgm=("batch SGM", "ResNet-10"),
+    prototype_matching_h=("prototype matching nets with H", "ResNet-10"),
+)
+_RIVALS_TITLE = "systems of others on the same frozen features, without their own backbones"
 _NOVEL = "5-way accuracy on the novel classes"
 _TRAINVAL_TITLE = "the same, validation classes among the base classes"
 _JOINT_TITLE = "novel classes, and all classes together, scores as they come (the paper's way)"
@@ -194,6 +236,7 @@ MINI_IMAGENET = Benchmark(
             (*_MAIN, *_PAPER, *_GNN_ABLATIONS, *_MLP_ABLATIONS),
             ("novel",),
         ),
+        Table(2, _RIVALS_TITLE, ("whole", "held-out"), (_INITIAL, *_MINI_RIVALS), ("novel",)),
         Table(2, _TRAINVAL_TITLE, ("trainval",), (_INITIAL, *_TRAINVAL), ("novel",), ours=(REFERENCE,)),
         Table(3, _JOINT_TITLE, ("held-out",), _AS_THEY_COME, ("novel", "all")),
         Table(
@@ -214,6 +257,7 @@ MINI_IMAGENET = Benchmark(
             reference=_INITIAL_BALANCED.name,
         ),
     ),
+    rivals=_MINI_RIVALS,
     chain=(
         Training("first", "stage1-resnet12-small", seed=0, images_per_second=15_800),
         Training("second", "stage1-resnet12-small", seed=1, images_per_second=15_800),
@@ -232,10 +276,15 @@ TIERED_IMAGENET = Benchmark(
     episodes=20_000,
     stage1="stage1-wrn-28-10",
     rows=_MAIN,
-    tables=(Table(4, _NOVEL, ("whole", "held-out"), _MAIN, ("novel",)),),
+    tables=(
+        Table(4, _NOVEL, ("whole", "held-out"), _MAIN, ("novel",)),
+        Table(4, _RIVALS_TITLE, ("whole", "held-out"), (_INITIAL, *_TIERED_RIVALS), ("novel",)),
+    ),
+    rivals=_TIERED_RIVALS,
 )
 
 _TOP5_TITLE = "top-5 accuracy, all novel classes at once"
+_TOP5 = ("novel_top5", "all_top5")
 IMAGENET_FS = Benchmark(
     name="imagenet-fs",
     title="ImageNet-FS",
@@ -244,7 +293,11 @@ IMAGENET_FS = Benchmark(
     episodes=100,
     stage1="stage1-resnet10",
     rows=(*_MAIN, *_GNN_ABLATIONS),
-    tables=(Table(1, _TOP5_TITLE, ("whole",), (*_MAIN, *_GNN_ABLATIONS), ("novel_top5", "all_top5")),),
+    tables=(
+        Table(1, _TOP5_TITLE, ("whole",), (*_MAIN, *_GNN_ABLATIONS), _TOP5),
+        Table(1, _RIVALS_TITLE, ("whole",), (_INITIAL, *_FS_RIVALS), _TOP5),
+    ),
+    rivals=_FS_RIVALS,
     top5=True,
     half_of_base=True,
 )

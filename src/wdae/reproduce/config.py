@@ -33,7 +33,8 @@ class ReproduceRecipe(Config):
     trainval_backbone: Path | None = None
     """The same for the bank of base and validation classes."""
     rows: tuple[str, ...] = Field(("all",), min_length=1)
-    """Rows to run, by the names of their recipes, or all; the initial estimate is always among them."""
+    """Rows to run, by the names of their recipes; all: the paper's own and ours; rivals: the systems of
+    others that its table quotes, on the same features. The initial estimate is always among them."""
     shots: tuple[int, ...] | None = None
     """Numbers of shots of the tables; those of the paper by default."""
     episodes: int | None = Field(None, ge=1)

@@ -89,13 +89,15 @@ def _line(
     shown: Sequence[str],
 ) -> dict[str, Any]:
     row, record = measured.row, measured.record
-    paper, gains = {}, {}
+    paper: dict[str, dict[str, Any]] = {}
+    gains = {}
     for metric in shown:
         figure = None
         if table.number is not None:
             figure = reported(benchmark.name, table.number, row.paper or row.name, metric, result.n_shot)
         if figure is not None and row.name not in table.ours:
-            paper[metric] = {"mean": figure[0] / 100, "ci95": figure[1] / 100}
+            spread = None if figure[1] is None else figure[1] / 100
+            paper[metric] = {"mean": figure[0] / 100, "ci95": spread}
         if reference is not None and result.method != reference.method and metric in reference.metrics:
             gains[metric] = paired(result, reference, metric).to_dict()
     steps = record.get("steps")

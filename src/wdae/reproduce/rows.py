@@ -16,7 +16,7 @@ from wdae.evaluation.config import EvaluationConfig
 from wdae.evaluation.measure import measure
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
-from wdae.methods import WDAE, Method, make
+from wdae.methods import WDAE, Method, is_learned, make
 from wdae.methods.saved import load_method
 from wdae.reproduce.benchmarks import REFERENCE, Role, Row
 from wdae.reproduce.details import Details, measure_details
@@ -115,10 +115,11 @@ def refuse_other_settings(folder: Path, plan: RowPlan) -> None:
 
 def _trained(folder: Path, plan: RowPlan, bank: FeatureBank, device: torch.device) -> Method:
     """The row's method, trained now, further, or by an earlier call."""
-    if plan.recipe is None:
+    name = REFERENCE if plan.recipe is None else plan.recipe.method
+    if plan.recipe is None or (name is not None and not is_learned(name)):
         (folder / "results").mkdir(parents=True, exist_ok=True)
         write_json(folder / SETTINGS, plan.settings())
-        return make(REFERENCE)
+        return make(name or REFERENCE, **({} if plan.recipe is None else plan.recipe.options))
     if not (folder / MODEL).is_file():
         run = Run.resume(folder) if folder.exists() else Run.create(folder, plan.recipe)
         write_json(folder / SETTINGS, plan.settings())

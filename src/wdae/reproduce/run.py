@@ -41,19 +41,21 @@ RESULTS, PAGE, BENCHMARK = "results.json", "results.md", "benchmark.json"
 def chosen_rows(benchmark: Benchmark, recipe: ReproduceRecipe) -> tuple[list[Row], list[dict[str, str]]]:
     """The rows to run, the reference first, and those left out with the reason."""
     words = [word for part in recipe.rows for word in part.split(",") if word]
-    known = [row.name for row in benchmark.rows]
+    rivals = {row.name for row in benchmark.rivals}
+    known = [row.name for row in (*benchmark.rows, *benchmark.rivals)]
     for word in words:
-        if word not in (*known, "all"):
+        if word not in (*known, "all", "rivals"):
             raise RecipeError(f"{benchmark.title} has no row {word!r}{nearest(word, known)}")
     rows, left_out = [], []
-    for row in benchmark.rows:
-        asked = "all" in words or row.name in words or row.name == REFERENCE
+    for row in (*benchmark.rows, *benchmark.rivals):
+        group = "rivals" if row.name in rivals else "all"
+        asked = group in words or row.name in words or row.name == REFERENCE
         there = row.name == REFERENCE or find_recipe(benchmark.name, row.name) is not None
         if asked and there:
             rows.append(row)
         elif asked and row.name in words:
             raise RecipeError(f"the row {row.name} has no recipe in recipes/{benchmark.name}")
-        elif not row.optional or there:
+        elif group == "all" and (not row.optional or there):
             left_out.append({"row": row.name, "label": row.label, "why": "not asked for (--rows)"})
     return rows, left_out
 

@@ -19,13 +19,19 @@ from wdae.nn.linear import mlp
 from wdae.nn.logistic import logistic_regression
 
 
-def fit_logistic(support: Support, base: Tensor | None, strength: float) -> Scorer:
-    """A linear classifier of novel classes and, if given, base classes ``[N, D]`` (one example each)."""
-    shots = Support(unit(support.features), support.mask)
-    examples = support_examples(shots, None if base is None else unit(base))
+def fit_logistic(
+    support: Support, base: Tensor | None, strength: float, equal_lengths: bool = True
+) -> Scorer:
+    """A linear classifier of novel classes and, if given, base classes ``[N, D]`` (one example each).
+
+    ``equal_lengths``: bring all features to unit length first; else they stay as they are.
+    """
+    if equal_lengths:
+        support, base = Support(unit(support.features), support.mask), None if base is None else unit(base)
+    examples = support_examples(support, base)
     weights, bias = logistic_regression(examples.features, examples.targets, examples.weight, strength)
     scorer = LinearScorer(weights, bias)
-    return lambda queries: scorer(unit(queries))
+    return (lambda queries: scorer(unit(queries))) if equal_lengths else scorer
 
 
 class LogisticRegression(Method):
@@ -126,13 +132,16 @@ class LogisticRegressionH(LearnedMethod):
 
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Logistic regression on shots and what is made of them."""
+        return fit_logistic(self.grow(support), base.weights if joint else None, self.strength)
+
+    def grow(self, support: Support) -> Support:
+        """The shots and what G makes of them."""
         x = unit(support.features).unsqueeze(3)  # [E, n, K, 1, D]
         pairs = self.pairs[: most_per_shot(support, self.wanted)]  # [T, 2, D]
         E, n, K, _, D = x.shape
         shape = (E, n, K, len(pairs), D)
         made = self.make(x.expand(shape), pairs[:, 0].expand(shape), pairs[:, 1].expand(shape))
-        grown = add_hallucinated(support, made, self.wanted)
-        return fit_logistic(grown, base.weights if joint else None, self.strength)
+        return add_hallucinated(support, made, self.wanted)
 
     def forward(self, batch: TrainingBatch, generator: Random = None) -> StepLosses:
         """Analogies between the first two fake novel classes of each episode, for all pairs of the first."""

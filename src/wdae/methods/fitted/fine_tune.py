@@ -21,7 +21,9 @@ class FineTune(Method):
 
     Wei-Yu Chen, Yen-Cheng Liu, Zsolt Kira, Yu-Chiang Frank Wang, Jia-Bin Huang, "A Closer Look at Few-shot
     Classification", ICLR 2019, https://arxiv.org/abs/1904.04232. The loss is the cross-entropy of the shots.
-    Base weights stay as learned and, where joint, are among the classes.
+    Base weights stay as learned and, where joint, are among the classes. S2M2 (Mangla et al., "Charting the
+    Right Manifold", WACV 2020, https://arxiv.org/abs/1907.12087) tests with this classifier too, on features
+    of its own.
 
     Departures: novel weights start at the means of their shots, not at random; steps are full-batch.
 

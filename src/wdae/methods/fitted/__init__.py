@@ -1,0 +1,1 @@
+"""Classifiers fitted to the shots of an episode, and statistics of base features that help them."""
