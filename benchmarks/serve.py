@@ -1,6 +1,7 @@
 """The service under load, beside a bare FastAPI route that runs the same backbone without batching.
 
     python benchmarks/serve.py load               # 32 clients, one client, half load, no backbone
+    python benchmarks/serve.py start              # `wdae serve` until its page and its models are there
     python benchmarks/serve.py teach              # five classes of five pictures each
     python benchmarks/serve.py large              # a model with 1,000 classes and 20,000 examples
     python benchmarks/serve.py memory --count 100000
@@ -263,6 +264,40 @@ def load(rounds: int, seconds: float) -> dict[str, Any]:
     return {"rounds": rounds, "figures": middle}
 
 
+def start() -> dict[str, Any]:
+    """Seconds from the command to the page, its script and the models, the first time and later ones."""
+    from urllib.request import urlopen
+
+    figures: dict[str, list[float]] = {}
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as place:
+            for name in ("first", "later"):
+                with socket.socket() as one:
+                    one.bind(("127.0.0.1", 0))
+                    port = int(one.getsockname()[1])
+                words = ["serve", "--data", f"{place}/data", "--port", str(port)]
+                began = time.perf_counter()
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "wdae.cli.main", *words],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+                for path in ("", "page.js", "api/v1/about", "api/v1/models"):
+                    while True:
+                        try:
+                            urlopen(f"http://127.0.0.1:{port}/{path}").read()
+                            break
+                        except OSError:
+                            if process.poll() is not None:
+                                raise RuntimeError("the server did not start") from None
+                            time.sleep(0.01)
+                figures.setdefault(f"{name}, s", []).append(time.perf_counter() - began)
+                figures.setdefault(f"{name}, CPU s", []).append(cpu_seconds(process.pid))
+                process.terminate()
+                process.wait(60)
+    return {"figures": {name: round(statistics.median(values), 2) for name, values in figures.items()}}
+
+
 def teach() -> dict[str, Any]:
     """Seconds from sending 25 pictures of five classes until they are known."""
     with (
@@ -282,7 +317,7 @@ def teach() -> dict[str, Any]:
 
 
 def large(classes: int = 1000, shots: int = 20) -> dict[str, Any]:
-    """Seconds until a model of many classes answers for the first time, and after one more example."""
+    """Seconds until a model of many classes answers: when it is fitted, and when it is opened again."""
     import torch
     from sqlalchemy import insert
 
@@ -338,20 +373,21 @@ def large(classes: int = 1000, shots: int = 20) -> dict[str, Any]:
                 Revision(model="m", number=1, parent=0, state=1, at=now(), who="", action="teach", summary={})
             )
         here.close()
-        times: dict[str, list[float]] = {"opens": [], "opens, CPU": []}
-        for _ in range(3):
+        times: dict[str, list[float]] = {}
+        for turn in range(4):
             here = Service.open(settings)
             here.starting.named("resnet12")  # which a running service has
             began, cpu = time.perf_counter(), time.process_time()
             loaded = here.engine.current("m")
             answers(loaded, vectors[:1], Question())
-            times["opens"].append(time.perf_counter() - began)
-            times["opens, CPU"].append(time.process_time() - cpu)
+            name = "opens" if turn else "is fitted"
+            times.setdefault(name, []).append(time.perf_counter() - began)
+            times.setdefault(f"{name}, CPU", []).append(time.process_time() - cpu)
             here.close()
     return {
         "classes": classes,
         "examples": classes * shots,
-        "figures": {f"{name}, s": round(min(values), 2) for name, values in times.items()},
+        "figures": {f"{name}, s": round(statistics.median(values), 2) for name, values in times.items()},
     }
 
 
@@ -482,7 +518,7 @@ def restart(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["load", "teach", "large", "memory", "restart", "same"])
+    parser.add_argument("what", choices=["load", "start", "teach", "large", "memory", "restart", "same"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--count", type=int, default=100_000)
@@ -490,6 +526,7 @@ def main() -> None:
     given = parser.parse_args()
     record = {
         "load": lambda: load(given.rounds, given.seconds),
+        "start": start,
         "teach": teach,
         "large": large,
         "memory": lambda: memory(given.count),

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.orm import Session
 
-from wdae.serve.database.connection import Database
+from wdae.serve.database.connection import MIGRATIONS, NEWEST, Database
 from wdae.serve.database.tables import (
     Base,
     ClassName,
@@ -48,6 +49,7 @@ def contents(database: Database) -> dict[str, list[tuple[object, ...]]]:
 
 
 def test_up_and_down_with_data_in_them(database: Database) -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == NEWEST
     database.migrate()
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})

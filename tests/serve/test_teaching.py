@@ -2,8 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import torch
 from fastapi.testclient import TestClient
-from serve_help import new_model, picture, teach, upload
+from serve_help import new_model, picture, serving, teach, upload
+from sqlalchemy import select
+
+from wdae.classifier.model import Model
+from wdae.serve.database.tables import HeadRow
+from wdae.serve.engine import Engine, Question, answers, heads
+from wdae.serve.service import Service
+from wdae.serve.settings import Settings
 
 RED, GREEN, BLUE = ([picture(colour, i) for i in range(3)] for colour in range(3))
 
@@ -131,3 +140,38 @@ def test_names_are_those_that_the_library_takes(client: TestClient, model: str) 
     assert taken.status_code == 409 and "exists already" in taken.json()["detail"]
     assert client.delete(f"{model}/classes/b0").status_code == 409
     assert client.delete(f"{model}/classes/nobody").status_code == 404
+
+
+def test_the_classifier_of_many_examples_is_kept_and_goes_with_a_picture_that_is_deleted(
+    both: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "WORTH", 3)
+    built: list[Model] = []
+    build = Model._build_head
+    monkeypatch.setattr(Model, "_build_head", lambda self: (built.append(self), build(self))[1])
+    with serving(both) as client:
+        model = new_model(client)
+        red = teach(client, model, red=[picture(0, i) for i in range(3)], green=[picture(1, 0)])
+        here: Service = client.app.state.service  # type: ignore[attr-defined]
+        vectors = here.engine.current(model.removeprefix("models/")).features
+        said = here.engine.current(model.removeprefix("models/")).model.scores(vectors)
+
+        def opened() -> int:
+            """How many classifiers another process would fit, until it has answered."""
+            built.clear()
+            other = Engine(here.database, here.starting)
+            loaded = other.current(model.removeprefix("models/"))
+            assert torch.equal(loaded.model.scores(vectors), said)
+            assert [one.prediction for one in answers(loaded, vectors[:1], Question())]
+            other.close()
+            return len(built)
+
+        assert opened() == 0
+        with here.database.writing() as session:
+            row = session.scalars(select(HeadRow)).one()
+            row.content = row.content[:-4] + b"\0\0\0\0"  # altered: not believed
+        assert opened() == 1 and opened() == 0
+        body = {"pictures": [red["added"][0]["picture"]], "forever": True}
+        assert client.request("DELETE", f"{model}/examples", json=body).status_code == 200
+        with here.database.reading() as session:
+            assert session.scalars(select(HeadRow)).all() == []

@@ -65,6 +65,8 @@ class Backbone(nn.Module):
 
 def initialise(module: nn.Module) -> None:
     """He-normal convolutions (fan-out), BatchNorm at identity."""
+    if any(one.is_meta for one in module.parameters()):  # nothing to fill, and torch takes seconds over it
+        return
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -266,6 +266,12 @@ class Model:
             self._head = head if share is None else head.expecting(share)
         return self._head
 
+    def adopt(self, head: Head) -> None:
+        """Take a classifier that was computed for this very state before."""
+        if head.names != self.names:
+            raise ModelError("the classifier is of other classes than the model")
+        self._head = head
+
     def head_for(self, *, expect: float | None = None, only: str | Iterable[str] | None = None) -> Head:
         """The classifier for a question of its own.
 

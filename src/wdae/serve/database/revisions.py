@@ -21,6 +21,7 @@ from wdae.serve.database.tables import (
     ClassName,
     ClassRow,
     FeatureRow,
+    HeadRow,
     ModelRow,
     PictureRow,
     Placement,
@@ -244,6 +245,7 @@ def delete_pictures(session: Session, model: str, pictures: Iterable[str]) -> li
         for table in (Placement, FeatureRow):
             session.execute(delete(table).where(table.model == model, table.picture.in_(some)))
         session.execute(delete(PictureRow).where(of))
+    session.execute(delete(HeadRow).where(HeadRow.model == model))  # which was made from them, too
     deletion.note(session, model, gone)
     return gone
 

@@ -136,6 +136,16 @@ class Revision(Base):
     novel_share: Mapped[float | None]
 
 
+class HeadRow(Base):
+    """The fitted classifier of a model of many examples; its digest is of the state and the content."""
+
+    __tablename__ = "heads"
+
+    model: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class KeyRow(Base):
     """A key of the API, hashed."""
 

@@ -14,34 +14,45 @@ R = TypeVar("R")
 class Batcher(Generic[T, R]):
     """Gathers single items of many callers for a function of many items.
 
-    Nobody waits for a batch to fill: it runs at once when the function is free, with what there is by then.
+    Nobody waits for a batch to fill: it runs at once when a thread is free, with what there is by then.
     An exception among the results is raised to its own caller alone.
 
     Args:
         work: many items in, as many results out; runs in ``executor``.
+        threads: of the executor, so many batches run at a time.
         most: items of a batch.
     """
 
     def __init__(
-        self, work: Callable[[Sequence[T]], Sequence[R | BaseException]], executor: Executor, most: int = 16
+        self,
+        work: Callable[[Sequence[T]], Sequence[R | BaseException]],
+        executor: Executor,
+        threads: int = 1,
+        most: int = 8,
     ) -> None:
-        self._work, self._executor, self._most = work, executor, most
+        self._work, self._executor, self._threads, self._most = work, executor, threads, most
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._free = threads
+        self._tasks: set[asyncio.Task[None]] = set()  # which the loop itself does not keep
 
     async def __call__(self, item: T) -> R:
         """The result of one item."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        if self._free:
+            self._free -= 1
+            task = asyncio.create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await future
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                # Others are about to be free: what waits is shared among them.
+                share = min(self._most, -(-len(self._waiting) // self._threads))
+                batch, self._waiting = self._waiting[:share], self._waiting[share:]
                 batch = [pair for pair in batch if not pair[1].done()]  # who has gone is not answered
                 if not batch:
                     continue
@@ -59,4 +70,4 @@ class Batcher(Generic[T, R]):
                     else:
                         future.set_result(result)
         finally:
-            self._task = None
+            self._free += 1

@@ -23,6 +23,7 @@ from wdae.serve.database.connection import Database
 from wdae.serve.database.revisions import alive, model_row, names_at
 from wdae.serve.database.tables import FeatureRow, Placement, Revision
 from wdae.serve.engine.batching import Batcher
+from wdae.serve.engine.heads import fitted
 from wdae.serve.engine.starting import Starting, StartingModels
 from wdae.serve.observe import BATCH, PREDICTIONS
 from wdae.serve.schemas import ClassInsight
@@ -104,10 +105,10 @@ class _Item:
 
 
 class Engine:
-    """Answers questions about pictures.
+    """Answers questions about pictures: a batch on each core at a time, which takes less than one on all.
 
     Args:
-        threads: for the backbone; all cores by default.
+        threads: for the backbone; as many as cores by default.
     """
 
     def __init__(self, database: Database, starting: StartingModels, threads: int | None = None) -> None:
@@ -116,11 +117,11 @@ class Engine:
         self._loading: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._batchers: dict[str, Batcher[_Item, Tensor | Answer]] = {}
-        threads = threads or available_cores()
-        self._executor = ThreadPoolExecutor(1, "backbone", torch.set_num_threads, (threads,))
+        self._threads = threads or available_cores()
+        self._executor = ThreadPoolExecutor(self._threads, "backbone", torch.set_num_threads, (1,))
 
     def close(self) -> None:
-        """Let the backbone's thread end."""
+        """Let the backbone's threads end."""
         self._executor.shutdown(cancel_futures=True)
 
     def current(self, model: str) -> Loaded:
@@ -192,15 +193,9 @@ class Engine:
             else:
                 vectors[i] = np.frombuffer(found[picture], np.float32)
         features = torch.from_numpy(vectors)
-        return Loaded(
-            model,
-            revision,
-            starting,
-            built(starting, names, placed, features, share),
-            names,
-            placed,
-            features,
-        )
+        whole = built(starting, names, placed, features, share)
+        fitted(self.database, model, revision, starting.digest, placed, whole)
+        return Loaded(model, revision, starting, whole, names, placed, features)
 
     async def features(self, starting: Starting, pixels: Pixels) -> Tensor:
         """The feature ``[D]`` of a picture that was prepared for the backbone."""
@@ -217,7 +212,9 @@ class Engine:
     def _batcher(self, starting: Starting) -> Batcher[_Item, Tensor | Answer]:
         key = starting.backbone_digest
         if key not in self._batchers:
-            self._batchers[key] = Batcher(lambda items: self._work(starting, items), self._executor)
+            self._batchers[key] = Batcher(
+                lambda items: self._work(starting, items), self._executor, self._threads
+            )
         return self._batchers[key]
 
     def _work(self, starting: Starting, items: Sequence[_Item]) -> list[Tensor | Answer | BaseException]:
@@ -243,9 +240,13 @@ class Engine:
 @torch.no_grad()
 def embedded(starting: Starting, pictures: Sequence[Pixels]) -> Tensor:
     """Features ``[n, D]`` of pictures that were prepared for the backbone, as ``wdae predict`` has them."""
+    batch = np.stack(pictures)
+    if starting.graph is not None:
+        return torch.from_numpy(starting.graph.features(batch))
     backbone = starting.backbone
-    batch = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
-    found: Tensor = backbone.network(backbone.preprocessing.prepare(batch))
+    found: Tensor = backbone.network(
+        backbone.preprocessing.prepare(torch.from_numpy(batch).permute(0, 3, 1, 2))
+    )
     return found.float()
 
 

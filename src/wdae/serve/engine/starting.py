@@ -10,11 +10,13 @@ import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from wdae.backbones.graphs import GraphBackbone, has_runtime, start
 from wdae.classifier import picture_backbone
 from wdae.classifier.embedded import LITE_READY, embedded_model, lite_model
 from wdae.classifier.light.manifest import ModelManifest
@@ -40,6 +42,15 @@ class Starting:
     backbone: PictureBackbone
     backbone_digest: str
 
+    @cached_property
+    def graph(self) -> GraphBackbone | None:
+        """The backbone as onnxruntime runs it, where that is installed and there is a graph of it."""
+        own = self.backbone
+        if own.tensors is None or not has_runtime():
+            return None
+        weights = {name: tensor.numpy() for name, tensor in own.tensors.items()}
+        return start(own.name, own.card["backbone_options"], weights, own.preprocessing)
+
 
 _KNOWN: dict[str, Starting] = {}
 """By digest; services of one process share them."""
@@ -61,15 +72,15 @@ class StartingModels:
                 "this model was learned from features and has no backbone for pictures; give one that was"
                 " learned from pictures, or with --backbone"
             )
-        start = Model(model.base)
-        start.backbone = _whole(model.backbone)
+        new = Model(model.base)
+        new.backbone = _whole(model.backbone)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "model"
-            save(start, folder)
+            save(new, folder)
             digest = _digest(folder)
             if not self._store.has_starting(digest):
                 self._store.put_starting(digest, zipped(folder))
-        return _remembered(digest, start)
+        return _remembered(digest, new)
 
     def named(self, name: str) -> Starting:
         """A ready model by its name, or any by its digest."""
@@ -103,7 +114,6 @@ class StartingModels:
 
 def _remembered(digest: str, model: Model) -> Starting:
     assert model.backbone is not None
-    model.backbone.network.eval()
     made = Starting(digest, model, model.backbone, _backbone_digest(model.backbone))
     with _LOCK:
         return _KNOWN.setdefault(digest, made)
