@@ -256,14 +256,20 @@ def starting_table(record: dict[str, Any]) -> str:
     return "\n".join(markdown_table([*head, "pictures a second by torch, AVX2"], rows, left=head[:1]))
 
 
+def between(guide: Path, mark: str, shown: str) -> str:
+    """A guide with other text between its marks."""
+    text = guide.read_text(encoding="utf-8")
+    first, last = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    return text[: text.index(first) + len(first)] + "\n" + shown + "\n" + text[text.index(last) :]
+
+
 def show(record: dict[str, Any], guides: Path = GUIDES) -> dict[Path, str]:
     """The guides with the record's tables."""
-    found = {}
-    for name, mark, shown in (("deploy", "export", table), ("backbones", "starting", starting_table)):
-        text = (guides / f"{name}.md").read_text(encoding="utf-8")
-        start, end = text.index(f"<!-- {mark} -->") + len(f"<!-- {mark} -->"), text.index(f"<!-- /{mark} -->")
-        found[guides / f"{name}.md"] = text[:start] + "\n" + shown(record) + "\n" + text[end:]
-    return found
+    deploy, backbones = guides / "deploy.md", guides / "backbones.md"
+    return {
+        deploy: between(deploy, "export", table(record)),
+        backbones: between(backbones, "starting", starting_table(record)),
+    }
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from wdae.errors import MissingExtraError, ModelError
 from wdae.storage.files import sha256
 
 LITE = {"lite0": "efficientnet-lite0"}
-"""Short names of the networks whose weights a package has. On MiniImageNet's pictures Lite2 named no more of
-them rightly than Lite0 (45 and 46 % of 640 among 1,000 classes), in twice the time."""
+"""Short names of networks whose weights a package has. Why not Lite1 and Lite2: ``benchmarks/lite.py``."""
 
 _DIGESTS = {"lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"}
 
