@@ -295,7 +295,7 @@ def test_help_of_learn_shows_the_recipe_that_it_uses(capsys: pytest.CaptureFixtu
     assert default["evaluation.refine_base"] == "true" and default["name"] != "wdae-gnn+"
     _, out, _ = run(capsys, "learn", "--help")
     plain = " ".join(out.replace("│", " ").split())
-    for option, value in (("--name", "wdae-gnn+-many-shots"), ("--evaluation.refine-base", "false")):
+    for option, value in (("--name", "wdae-gnn+-any-shots"), ("--evaluation.refine-base", "false")):
         assert plain.split(f" {option} ", 1)[1].split("[default: ", 1)[1].startswith(value)
 
 

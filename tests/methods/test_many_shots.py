@@ -27,7 +27,8 @@ def bank() -> FeatureBank:
 
 
 def method(bank: FeatureBank, strength: float = 0.3) -> InitialEstimate:
-    return InitialEstimate(BALANCE, draw_posterior(bank.select(Part.BASE_TRAIN), 4, strength, 0))
+    drawn = draw_posterior(bank.select(Part.BASE_TRAIN), 4, strength, 0, share=1.0, intercepts=True, fewest=9)
+    return InitialEstimate(BALANCE, drawn)
 
 
 def test_anchors_are_images_of_every_base_class(bank: FeatureBank) -> None:
@@ -82,6 +83,7 @@ def test_it_is_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
     assert isinstance(again, InitialEstimate) and again.posterior is not None and saved.posterior is not None
     assert torch.equal(again.posterior.anchors, saved.posterior.anchors)
     assert (again.posterior.strength, again.posterior.n_base) == (0.7, 20)
+    assert (again.posterior.share, again.posterior.intercepts, again.posterior.fewest) == (1.0, True, 9)
     saved.posterior = replace(saved.posterior, anchors=torch.zeros(0, 16))
     save_method(tmp_path / "none.safetensors", saved)
     with pytest.raises(StorageError, match="base images of shape"):

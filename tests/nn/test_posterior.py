@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -37,7 +40,7 @@ def loss(
             total = total - scores.log_softmax(0)[N + c]
         total = total + posterior.strength / 2 * (weights[c] - start[c].double()).square().sum()
     mean = sum(len(shots[c]) for c in many) / len(many)
-    each = module._BASE_SHARE * mean * N / A
+    each = posterior.share * mean * N / A
     for row in posterior.anchors.double():
         scores = torch.cat([base.double() @ row, weights @ row + offsets.double()])
         total = total - each * scores.log_softmax(0)[:N].logsumexp(0)
@@ -62,15 +65,32 @@ def slowly(start: Tensor, *rest: object) -> Tensor:
 def test_it_is_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STEPS", 3000)
     posterior, start, offsets, base, shots = problem()
-    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    found = posterior.fit(start, offsets, base, torch.arange(n), shots)[0]
     for e in range(2):
         wanted = slowly(start[e], offsets[e], base, list(shots[e]), posterior)
         torch.testing.assert_close(found[e].double(), wanted, atol=2e-4, rtol=0)
 
 
+def test_newtons_steps_end_at_the_minimum_with_intercepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior, start, offsets, base, shots = problem()
+    plain, newton = (replace(posterior, share=2.0, intercepts=own) for own in (False, True))
+    pad = torch.zeros(2, n, 1)
+    few, _ = newton.fit(start, offsets, base, torch.arange(n), shots)
+    monkeypatch.setattr(module, "_NEWTON_STEPS", 20)
+    weights, intercepts = newton.fit(start, offsets, base, torch.arange(n), shots)
+    assert float((few - weights).norm()) < 0.1 * float((weights - start).norm())
+    for e in range(2):
+        longer = replace(plain, anchors=F.pad(plain.anchors, (0, 1), value=1.0))
+        padded = (F.pad(base, (0, 1)), list(F.pad(shots[e], (0, 1), value=1.0)), longer)
+        wanted = slowly(torch.cat([start, pad], 2)[e], offsets[e], *padded)
+        found = torch.cat([weights[e], intercepts[e].unsqueeze(1)], 1)
+        torch.testing.assert_close(found.double(), wanted, atol=2e-3, rtol=0)
+    assert float(intercepts.abs().min()) > 0.01
+
+
 def test_a_few_steps_are_most_of_the_way() -> None:
     posterior, start, offsets, base, shots = problem()
-    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    found = posterior.fit(start, offsets, base, torch.arange(n), shots)[0]
     for e in range(2):
         rest = (start[e], offsets[e], base, list(shots[e]), posterior)
         best = slowly(start[e], *rest[1:])
@@ -83,7 +103,7 @@ def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> 
     posterior, start, offsets, base, shots = problem(1)
     rows, mask = torch.tensor([0, 2]), torch.ones(1, 2, K, dtype=torch.bool)
     mask[0, 1, 10:] = False
-    found = posterior.weights(start, offsets, base, rows, shots[:, rows], mask)
+    found = posterior.fit(start, offsets, base, rows, shots[:, rows], mask)[0]
     assert torch.equal(found[0, 1], start[0, 1])
     given = [shots[0, 0], shots[0, 1, :0], shots[0, 2, :10]]
 
@@ -106,10 +126,10 @@ def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_strong_prior_leaves_weights_where_they_are_and_more_shots_move_them_further() -> None:
     posterior, start, offsets, base, shots = problem(1)
     rows = torch.arange(n)
-    stiff = Posterior(posterior.anchors, N, 1e6).weights(start, offsets, base, rows, shots)
+    stiff = Posterior(posterior.anchors, N, 1e6).fit(start, offsets, base, rows, shots)[0]
     torch.testing.assert_close(stiff, start, atol=1e-3, rtol=0)
     moved = [
-        float((posterior.weights(start, offsets, base, rows, some) - start).norm())
+        float((posterior.fit(start, offsets, base, rows, some)[0] - start).norm())
         for some in (shots[:, :, :3], shots, shots.repeat(1, 1, 10, 1))
     ]
     assert moved[0] < moved[1] < moved[2]
@@ -119,9 +139,9 @@ def test_many_classes_are_updated_in_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     """A block alone is what two blocks give each of theirs, the others standing still."""
     posterior, start, offsets, base, shots = problem(1)
     monkeypatch.setattr(module, "_TOGETHER", 2)
-    found = posterior.weights(start, offsets, base, torch.arange(n), shots)
+    found = posterior.fit(start, offsets, base, torch.arange(n), shots)[0]
     for rows in (torch.tensor([0, 1]), torch.tensor([2])):
-        alone = posterior.weights(start, offsets, base, rows, shots[:, rows])
+        alone = posterior.fit(start, offsets, base, rows, shots[:, rows])[0]
         torch.testing.assert_close(found[:, rows], alone[:, rows])
 
 

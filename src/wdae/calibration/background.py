@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wdae.calibration.familiarity import LEAST_SHARE, UNSURE
+from wdae.calibration.familiarity import LEAST_ALIKE, LEAST_SHARE, UNSURE
 from wdae.nn.cosine import unit
 
 
@@ -46,11 +46,18 @@ def explained(chances: Tensor, profiles: Tensor) -> Tensor:
     return _log_odds(chances @ (profiles / (profiles + UNSURE)).T)
 
 
-def explained_by_own(chances: Tensor, profiles: Tensor) -> Tensor:
-    """The same of pictures ``[..., B]``, each with the class whose profile is beside it."""
-    return _log_odds((chances * (profiles / (profiles + UNSURE))).sum(-1))
-
-
 def _log_odds(share: Tensor) -> Tensor:
     share = share.double().clamp(LEAST_SHARE, 1 - LEAST_SHARE)
     return (share / (1 - share)).log().float()
+
+
+def alike(chances: Tensor, others: Tensor) -> Tensor:
+    """Log of the chance that pictures and the means of others are of one background class, ``[...]``.
+
+    Shapes: both ``[..., B]``.
+
+    >>> chances, others = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    >>> alike(chances, others).exp().tolist()
+    [0.5, 1.0]
+    """
+    return (chances * others).sum(-1).clamp(min=LEAST_ALIKE).log()

@@ -25,6 +25,8 @@ UNSURE = 0.1
 """A background class that so many of the pictures of a class are taken for is half explained by it."""
 LEAST_SHARE = 1e-6
 """The least of a picture that is left unexplained, and explained."""
+LEAST_ALIKE = 1e-9
+"""The least chance that two pictures are of one background class."""
 MOST_BACKGROUND = 25_000
 """Background classes that a file may hold."""
 _FARTHEST = 1e6  # ratios that a file may hold
@@ -150,7 +152,8 @@ class Familiarity:
 def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
     """Refuse arrays of a file that are no detector's."""
     shapes = {"centre": (dim,), "projection": (dim, dim), "widths": (dim,), "between": (dim,)}
-    shapes |= {"means": (n_base, dim), "counts": (n_base,), "outlier": (dim,), "strays": (len(STRAYS),)}
+    shapes |= {"means": (n_base, dim), "counts": (n_base,), "outlier": (dim,)}
+    shapes |= dict.fromkeys(("strays", "strays_alike"), (len(STRAYS),))
     for name, shape in shapes.items():
         if name in kept and (kept[name].shape != shape or not np.isfinite(kept[name]).all()):
             raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")

@@ -20,6 +20,7 @@ from wdae.calibration.unknown import (
     STEEPEST,
     STRAYS,
     AddedClasses,
+    Curve,
     Detector,
     Seen,
     joined,
@@ -99,7 +100,7 @@ def _one(
     made = replace(made, known=quantiles(made.base_ratios(made.seen(known)).amax(1)))
     if outliers:
         made = _with_outliers(made, known, {k: rows[::2] for k, rows in outliers.items()})
-    made = replace(made, alone=quantiles(made.familiarity(known, made.added([]))))
+    made = replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
     made = _with_added(made, pools, seed)
     return replace(made, figures=_figures(made, {k: rows[1::2] for k, rows in (outliers or {}).items()}))
 
@@ -207,7 +208,11 @@ def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
 def _strays(
     made: Detector, pools: Sequence[list[_Pictures]], seed: int
 ) -> tuple[dict[int, float], dict[str, float]]:
-    """How little an example agrees with the others in one sound class of twenty; strays noticed by that."""
+    """How little an example agrees with the others in a sound class; strays noticed by that.
+
+    Sound classes differ in how well their pictures agree, and few play here: the limit is that of half of
+    RATE, so that others have no more than RATE of false warnings.
+    """
     generator = torch.Generator().manual_seed(seed)
     found, figures = {}, {}
     for size in STRAYS:
@@ -220,11 +225,20 @@ def _strays(
             sound.append(mine.seen.some(torch.randperm(len(mine), generator=generator)[:size]))
             strange.append(other.seen.some(torch.randint(len(other), (1,), generator=generator)))
         classes, strays = Seen.stacked(sound), Seen.stacked(strange)
-        found[size] = float(made.agreement_of(classes).amin(1).quantile(RATE))
+        found[size] = float(made.agreement_of(classes).amin(1).quantile(RATE / 2))
         mixed = (torch.cat([x[:, 1:], y], 1) for x, y in zip(classes.parts(), strays.parts(), strict=True))
         odd = made.agreement_of(Seen(*mixed))[:, -1]
         figures[f"strays_{size}"] = float((odd < found[size]).double().mean())
     return found, figures
+
+
+def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
+    """Quantiles of how familiar pictures are, of which so many are different ones ``[M]``.
+
+    The picture to come is one more, and may be the least familiar of all: of few pictures the least familiar
+    ones say little (as in :mod:`wdae.calibration.conformal`).
+    """
+    return quantiles(torch.cat([familiar.new_zeros(-(-len(familiar) // n_pictures)), familiar]))
 
 
 def _few(images: ClassSet, c: int) -> Tensor:
@@ -289,7 +303,8 @@ def _added_classes(
         middle = math.exp((low + high) / 2)
         lowest = [familiar(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
         low, high = (math.log(middle), high) if lowest[0] > lowest[1] else (low, math.log(middle))
-    base, added = quantiles(familiar("base", middle)), quantiles(familiar("own", middle))
+    base = _cautious(familiar("base", middle), sum(len(known) for _, known in pools))
+    added = _cautious(familiar("own", middle), sum(len(some) for classes, _ in pools for some in classes))
     threshold = min(interpolate(base, RATE), interpolate(added, RATE))
     caught = (familiar("unseen", middle) < threshold).double().mean() if "unseen" in asked else math.nan
     return AddedClasses(curve, base, added, float(caught), middle)

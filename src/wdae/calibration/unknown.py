@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.calibration.background import Background, explained, explained_by_own
+from wdae.calibration.background import Background, alike, explained
 from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
@@ -26,6 +26,8 @@ from wdae.methods.records import RATE as RATE
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 
+ALIKE = 2.0
+"""What the backbone's own classes count in agreement, beside what they count in familiarity."""
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""
 
@@ -101,8 +103,8 @@ class Detector:
         known: quantiles of the ratio of held-out base pictures to their likeliest base class.
         alone: quantiles of their familiarity while nothing is added.
         by_shots: of added classes, by number of shots.
-        strays: by number of examples of a class, the ratio of an example to the others below which it looks
-            out of place; the least of one sound class in twenty lies lower.
+        strays: by number of examples of a class, the agreement of an example with the others below which it
+            looks out of place; at most the least of one sound class in twenty lies lower.
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
         background: the backbone's own classes, where it has any.
@@ -184,7 +186,10 @@ class Detector:
 
     @torch.no_grad()
     def agreement(self, features: Tensor) -> Tensor:
-        """Ratio of each example ``[k, D]`` of a class to the others ``[k]``."""
+        """How well each example ``[k, D]`` of a class agrees with the others: as a ratio ``[k]``.
+
+        Where the backbone has classes of its own, it counts whether they are of the same one of these.
+        """
         return self.agreement_of(self.seen(features))
 
     def agreement_of(self, seen: Seen) -> Tensor:
@@ -196,7 +201,7 @@ class Detector:
         found = self.plda.own_ratios(seen.vectors, others, k - 1)
         if self.background is None:
             return found
-        return found + self.strength * explained_by_own(seen.chances, profiles)
+        return found + ALIKE * self.strength * alike(seen.chances, profiles)
 
     def stray(self, shots: int) -> float:
         """The agreement below which one of so many examples looks out of place."""
@@ -250,10 +255,6 @@ class Detector:
             found["shots"] = torch.tensor(sorted(self.by_shots))
             found |= {k: torch.tensor([getattr(one, k) for one in played]) for k in ("own", "base", "added")}
             found |= {k: torch.tensor([getattr(one, k) for one in played]) for k in ("caught", "exponent")}
-        if self.strays:
-            found["strays"] = torch.tensor([self.strays[k] for k in STRAYS])
-        if self.outlier is not None:
-            found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
         if self.background is not None and self.profiles is not None:
             found |= {
                 "background": self.background.weight.half(),
@@ -261,13 +262,17 @@ class Detector:
                 "profiles": self.profiles,
                 "strength": torch.tensor(self.strength),
             }
+        if self.strays:
+            found[_strays_of(found)] = torch.tensor([self.strays[k] for k in STRAYS])
+        if self.outlier is not None:
+            found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
         return found
 
     @classmethod
     def of_tensors(cls, kept: Mapping[str, Tensor], n_base: int, dim: int) -> Detector:
         """From a model's file, checked."""
         check_kept({name: tensor.numpy() for name, tensor in kept.items()}, n_base, dim)
-        by_shots = {}
+        by_shots, strays = {}, _strays_of(kept)
         if "shots" in kept:
             curves = (map(tuple, kept[name].tolist()) for name in ("own", "base", "added"))
             numbers = (kept[name].tolist() for name in ("caught", "exponent"))
@@ -284,7 +289,7 @@ class Detector:
             tuple(kept["known"][0].tolist()),
             tuple(kept["alone"][0].tolist()),
             by_shots,
-            dict(zip(STRAYS, kept["strays"].tolist(), strict=True)) if "strays" in kept else {},
+            dict(zip(STRAYS, kept[strays].tolist(), strict=True)) if strays in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
             tuple(kept["outlying"][0].tolist()) if "outlier" in kept else (),
             **_background(kept),
@@ -293,6 +298,11 @@ class Detector:
     def nearest(self, shots: int) -> int:
         """The number of shots with pseudo-novel classes next to this one."""
         return min(self.by_shots, key=lambda k: abs(math.log(k / shots)))
+
+
+def _strays_of(kept: Mapping[str, Tensor]) -> str:
+    """Where a file has the limits of agreement; with a background they were once those of another measure."""
+    return "strays_alike" if "background" in kept else "strays"
 
 
 def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class LearnJob(Config):
 
 def best_recipe() -> Path:
     """The recipe used by default: wDAE-GNN+ in a whitened space, for any number of shots."""
-    return recipe_file("mini-imagenet/wdae-gnn-plus-many-shots")
+    return recipe_file("mini-imagenet/wdae-gnn-plus-any-shots")
 
 
 def check_method(method: str | None) -> None:

@@ -25,7 +25,6 @@ from wdae.classifier.model import Model
 from wdae.classifier.self_test import accuracy_by_shots
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
-from wdae.evaluation.config import EvaluationConfig
 from wdae.methods.base import Method, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.many_shots import draw_posterior
@@ -38,7 +37,7 @@ from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe, SpaceConfig
-from wdae.stage2.run import MODEL, fit_method
+from wdae.stage2.run import MODEL, fit_method, posterior_of
 from wdae.stage2.space import find_space, in_space, with_base_weights
 from wdae.stage2.state import steps_done
 
@@ -50,7 +49,6 @@ SHOTS = (1, 2, 5, 10, 20)
 _ENOUGH = 6  # images of a pseudo-novel class: five shots and a query
 _ESTIMATE_EPISODES = 200
 _SCORES = 3e7  # base scores that ε and balance are found on
-_ANCHORS = 8  # base images of a class that a balanced initial estimate is learned on against
 _REFIT_STEPS = 100  # in which a trained space learns base classes that are new to it
 
 RecipeLike = MetaRecipe | Mapping[str, Any] | str | Path
@@ -94,7 +92,7 @@ def learn_from_bank(
     >>> short = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
     >>> model = learn_from_bank(bank, recipe=short)
     >>> len(model.names), model.base.info["denoiser"]
-    (16, 'wdae-gnn+-many-shots, trained on 16 classes')
+    (16, 'wdae-gnn+-any-shots, trained on 16 classes')
     """
     config = config or LearnConfig()
     if method is not None and recipe is not None:
@@ -174,7 +172,9 @@ def _knowledge(
     known = method.posterior
     if known is not None and known.n_base != bank.n_base:
         train, each = seen.select(Part.BASE_TRAIN), max(1, len(known.anchors) // max(1, known.n_base))
-        method.posterior = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
+        drawn = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
+        assert drawn is not None
+        method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base)
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None
@@ -349,8 +349,7 @@ def _balanced_estimate(bank: FeatureBank, seed: int) -> InitialEstimate:
         )
     except EpisodeError:  # no class can play novel
         return InitialEstimate()
-    config, train = EvaluationConfig(), bank.select(Part.BASE_TRAIN)
-    return InitialEstimate(tuned.balance, draw_posterior(train, _ANCHORS, config.prior, seed))
+    return InitialEstimate(tuned.balance, posterior_of(as_recipe(None).evaluation, bank, seed))
 
 
 def _with_weights(bank: FeatureBank, config: LearnConfig) -> FeatureBank:

@@ -21,7 +21,6 @@ from wdae.errors import ModelError
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import FEWEST
 
 _SMALLEST_NORM = 1e-12
 _SAME = 1e-4  # distance of unit features below which they are of the same picture
@@ -344,8 +343,9 @@ class Model:
 
     def _with_posterior(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:
         """The scorer of added classes, those with many examples learned on where the method does so."""
-        rows = (shots >= FEWEST).nonzero()[:, 0]
-        if self.base.method.posterior is None or not len(rows):
+        posterior = self.base.method.posterior
+        rows = shots[:0] if posterior is None else (shots >= posterior.fewest).nonzero()[:, 0]
+        if not len(rows):
             return scorer
         found = [
             torch.stack([self.examples[row].feature for row in self._state[order[i]]]) for i in rows.tolist()

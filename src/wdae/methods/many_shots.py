@@ -12,16 +12,20 @@ from wdae.bank import ClassSet
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import HALF, BalancedScorer, Calibration, log_odds
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import FEWEST, Posterior
+from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 
-_MOST_ANCHORS = 1024
+_MOST_ANCHORS = 4096
+_LEARNED_ON = ("novel", "slope", "offset")  # of a scorer
 
 
-def draw_posterior(train: ClassSet, per_class: int, strength: float, seed: int) -> Posterior | None:
+def draw_posterior(
+    train: ClassSet, per_class: int, strength: float, seed: int, **more: Any
+) -> Posterior | None:
     """A posterior with base-train images drawn at random; None where none are asked for.
 
-    They are kept in half precision, so that a method is the same when it is read again.
+    They are kept in half precision, so that a method is the same when it is read again. ``more`` are the
+    posterior's other fields.
     """
     if not per_class:
         return None
@@ -32,7 +36,7 @@ def draw_posterior(train: ClassSet, per_class: int, strength: float, seed: int) 
     chosen = order[place < per_class]
     if len(chosen) > _MOST_ANCHORS:
         chosen = chosen[keys[chosen].argsort()[:_MOST_ANCHORS]]
-    return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength)
+    return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength, **more)
 
 
 def with_posterior(
@@ -58,7 +62,7 @@ def with_posterior(
     if posterior is None or balance is None or posterior.n_base != len(base):
         return scorer
     assert isinstance(scorer, BalancedScorer)
-    many = shots >= FEWEST
+    many = shots >= posterior.fewest
     if rows is None:
         if not bool(many.any()):
             return scorer
@@ -71,9 +75,10 @@ def with_posterior(
     offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(base))
     start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
     features = unit(support.features) if space is None else space.features(support.features)
-    found = posterior.weights(start, offset, balance.gain * unit(base), rows, features, support.mask)
+    found, intercept = posterior.fit(start, offset, balance.gain * unit(base), rows, features, support.mask)
     longer = torch.linalg.vector_norm(found, dim=2) / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
-    return replace(scorer, novel=found, slope=scorer.slope * longer.unsqueeze(1))
+    slope, offset = scorer.slope * longer.unsqueeze(1), scorer.offset + intercept.unsqueeze(1)
+    return replace(scorer, novel=found, slope=slope, offset=offset)
 
 
 def _one_by_one(scorer: BalancedScorer, shots: Tensor, support: Support, *rest: Any) -> WeightScorer:
@@ -81,9 +86,8 @@ def _one_by_one(scorer: BalancedScorer, shots: Tensor, support: Support, *rest: 
     found = []
     for e in range(len(shots)):
         mask = None if support.mask is None else support.mask[e : e + 1]
-        one = replace(scorer, novel=scorer.novel[e : e + 1], slope=scorer.slope[e : e + 1])
+        one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _LEARNED_ON})
         own = Support(support.features[e : e + 1], mask)
         found.append(with_posterior(one, shots[e : e + 1], own, None, *rest))
-    novel = torch.cat([one.novel for one in found])
-    slope = torch.cat([one.slope for one in found if isinstance(one, BalancedScorer)])
-    return replace(scorer, novel=novel, slope=slope)
+    novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _LEARNED_ON)
+    return replace(scorer, novel=novel, slope=slope, offset=offset)

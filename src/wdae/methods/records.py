@@ -62,6 +62,9 @@ class PosteriorRecord(Record):
 
     n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
     strength: Annotated[float, Field(gt=0)]
+    share: Annotated[float, Field(gt=0)] = 0.1
+    intercepts: bool = False
+    fewest: Annotated[int, Field(ge=1)] = 10
 
 
 class WdaeState(Record):

@@ -70,7 +70,7 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
         raise ModelError(f"{method.name} has nothing learned to save; make it anew by its name")
     if isinstance(method, WDAE | InitialEstimate) and method.posterior is not None:
         tensors[_ANCHORS] = method.posterior.anchors.half()
-        state["posterior"] = {"n_base": method.posterior.n_base, "strength": method.posterior.strength}
+        state["posterior"] = {key: getattr(method.posterior, key) for key in PosteriorRecord.model_fields}
     save_checkpoint(path, tensors, state)
 
 
@@ -241,7 +241,7 @@ def _posterior(
     anchors = tensors.pop(_ANCHORS).float().to(device)
     if anchors.ndim != 2 or not len(anchors) or anchors.shape[1] != (dim or anchors.shape[1]):
         raise ValueError(f"base images of shape {list(anchors.shape)}")
-    return Posterior(anchors, record.n_base, record.strength)
+    return Posterior(anchors, **dict(record))
 
 
 def _refuse_other_size(path: str | Path, has: int, wanted: int | None) -> None:

@@ -10,13 +10,16 @@ from torch import Tensor
 
 FEWEST = 10
 """Shots from which on a class is learned on; on validation classes fewer gained nothing."""
+SHARE = 0.1
+"""What the base images of a class count, all together, beside the shots of a novel class."""
 STRENGTH = 0.3
 """λ, chosen on validation classes."""
 _STEPS = 30
 _NEVER = 1e9  # minus the score of a class that there is none of
 _TOGETHER = 64  # classes that are learned on at once, the others standing still
-_BASE_SHARE = 0.1  # what the base images of a class count, all together, beside the shots of a novel class
 _POWER_STEPS = 6
+_NEWTON_STEPS, _INNER_STEPS, _HALVINGS = 4, 10, 6
+_FEWER = 4  # one of so many base images is looked at where more classes are learned on than at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,21 +29,29 @@ class Posterior:
     Minimises ``Σ −log p(class | shot) + λ/2 ‖v − v₀‖²`` over the weights v of novel classes, their lengths
     included, where v₀ are the refined weights and p is the softmax over base and novel classes. Some base
     images count too: they are of no novel class. With few shots v stays at v₀, with many it goes where
-    logistic regression does: the prior's share falls by itself. Base weights stay.
+    logistic regression does: the prior's share falls by itself. Base weights stay. Scores may have intercepts
+    of their own, 0 before: of classes that are equally far from base images in their weights, one may take
+    more of them than another.
 
     Shapes: anchors (base images, unit rows of the method's space) ``[A, D]``.
 
     Args:
         n_base: how many base classes they are of; beside others nothing is learned on.
         strength: λ.
+        share: what the base images of a class count, all together, beside the shots of a novel class.
+        intercepts: whether each class gets an intercept, with the same λ.
+        fewest: shots from which on a class is learned on.
     """
 
     anchors: Tensor
     n_base: int
     strength: float = STRENGTH
+    share: float = SHARE
+    intercepts: bool = False
+    fewest: int = FEWEST
 
     @torch.no_grad()
-    def weights(
+    def fit(
         self,
         start: Tensor,
         offsets: Tensor,
@@ -48,8 +59,8 @@ class Posterior:
         rows: Tensor,
         shots: Tensor,
         mask: Tensor | None = None,
-    ) -> Tensor:
-        """The weights ``[E, n, D]`` that scores ``z · v + offset`` are computed with.
+    ) -> tuple[Tensor, Tensor]:
+        """Weights ``[E, n, D]`` and intercepts ``[E, n]``: scores are ``z · v + offset + intercept``.
 
         Args:
             start: v₀ ``[E, n, D]``, as long as their scores want it.
@@ -59,10 +70,16 @@ class Posterior:
             shots: their features ``[E, m, K, D]``, unit rows.
             mask: ``[E, m, K]``, False past a class's own shots.
         """
+        if self.intercepts:  # weights of a component that is 1 in every image
+            start, base = F.pad(start, (0, 1)), F.pad(base, (0, 1))
+            shots = F.pad(shots, (0, 1), value=1.0)
         found = start.double().clone()
         kept = torch.ones(shots.shape[:3], dtype=torch.float64, device=shots.device)
         kept = kept if mask is None else kept * mask
-        anchors, known, shift = (part.double() for part in (self.anchors.to(start.device), base, offsets))
+        anchors = self.anchors
+        if self.intercepts:
+            anchors = F.pad(anchors[:: 1 if len(rows) <= _TOGETHER else _FEWER], (0, 1), value=1.0)
+        anchors, known, shift = (part.double() for part in (anchors.to(start.device), base, offsets))
         mass = (anchors @ known.T).logsumexp(1)
         for block, own, counted in zip(
             rows.split(_TOGETHER), shots.split(_TOGETHER, 1), kept.split(_TOGETHER, 1), strict=True
@@ -75,17 +92,22 @@ class Posterior:
             problem = _Problem(
                 torch.cat([x, anchors.expand(len(x), -1, -1)], 1),
                 torch.cat([F.one_hot(label, len(block)), label.new_zeros(len(anchors), len(block))]).double(),
-                torch.cat([weight, self._anchor_weight(weight, len(block))], 1),
+                torch.cat([weight, self._anchor_weight(weight, len(block), len(anchors))], 1),
                 torch.cat([(x @ known.T).logsumexp(2), mass.expand(len(x), -1)], 1),
                 shift[:, block].unsqueeze(1),
             )
-            found[:, block] = problem.among(fixed, fixed_shift).solve(start.double()[:, block], self.strength)
-        return found.to(start.dtype)
+            problem = problem.among(fixed, fixed_shift)
+            solve = problem.newton if self.intercepts else problem.solve
+            found[:, block] = solve(start.double()[:, block], self.strength)
+        found = found.to(start.dtype)
+        if self.intercepts:
+            return found[..., :-1], found[..., -1]
+        return found, torch.zeros_like(offsets)
 
-    def _anchor_weight(self, weight: Tensor, n_classes: int) -> Tensor:
+    def _anchor_weight(self, weight: Tensor, n_classes: int, n_anchors: int) -> Tensor:
         """``[E, A]``: all images of a base class count a part of the shots of a novel one."""
-        each = _BASE_SHARE * weight.sum(1, keepdim=True) / n_classes * self.n_base / len(self.anchors)
-        return each.expand(-1, len(self.anchors))
+        each = self.share * weight.sum(1, keepdim=True) / n_classes * self.n_base / n_anchors
+        return each.expand(-1, n_anchors)
 
 
 @torch.no_grad()
@@ -129,11 +151,63 @@ class _Problem:
             at, pace = after, next_pace
         return at
 
-    def _gradient(self, weights: Tensor) -> Tensor:
-        scores = self.examples @ weights.transpose(1, 2) + self.offsets  # [E, M, m]
-        total = torch.logaddexp(self.mass.unsqueeze(2), scores.logsumexp(2, keepdim=True))
-        errors = ((scores - total).exp() - self.targets) * self.weight.unsqueeze(2)
+    def newton(self, start: Tensor, strength: float) -> Tensor:
+        """Newton's steps by conjugate gradients, halved where they go too far.
+
+        Where many base images count, of which few are near, the curvature is far below its bound.
+        """
+        at, value = start, self._loss(start)
+        for _ in range(_NEWTON_STEPS):
+            chances = self._chances(at)
+            step = self._newton_step(chances, self._slope(chances) + strength * (at - start), strength)
+            size = torch.ones_like(value)
+            for _ in range(_HALVINGS):
+                new = at - size * step
+                far = strength / 2 * (new - start).square().sum((1, 2), keepdim=True)
+                new_value = self._loss(new) + far
+                worse = new_value > value + 1e-9
+                if not bool(worse.any()):
+                    break
+                size = torch.where(worse, size / 2, size)
+            at, value = torch.where(worse, at, new), torch.where(worse, value, new_value)
+        return at
+
+    def _newton_step(self, chances: Tensor, slope: Tensor, strength: float) -> Tensor:
+        """``H⁻¹ slope`` by conjugate gradients, each episode by itself."""
+        step, residual, direction = torch.zeros_like(slope), slope, slope
+        square = residual.square().sum((1, 2), keepdim=True)
+        for _ in range(_INNER_STEPS):
+            along = self.examples @ direction.transpose(1, 2)
+            bent = chances * (along - (chances * along).sum(2, keepdim=True)) * self.weight.unsqueeze(2)
+            curved = bent.transpose(1, 2) @ self.examples + strength * direction
+            ahead = square / (direction * curved).sum((1, 2), keepdim=True).clamp(min=1e-300)
+            step, residual = step + ahead * direction, residual - ahead * curved
+            before, square = square, residual.square().sum((1, 2), keepdim=True)
+            direction = residual + square / before.clamp(min=1e-300) * direction
+        return step
+
+    def _scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the classes ``[E, M, m]``, and the log of the sum over all classes ``[E, M, 1]``."""
+        scores = self.examples @ weights.transpose(1, 2) + self.offsets
+        return scores, torch.logaddexp(self.mass.unsqueeze(2), scores.logsumexp(2, keepdim=True))
+
+    def _loss(self, weights: Tensor) -> Tensor:
+        """But for a constant ``[E, 1, 1]``."""
+        scores, total = self._scores(weights)
+        own = (scores * self.targets).sum(2, keepdim=True)
+        own = torch.where(self.targets.any(1, keepdim=True), own, self.mass.unsqueeze(2))
+        return ((total - own) * self.weight.unsqueeze(2)).sum(1, keepdim=True)
+
+    def _chances(self, weights: Tensor) -> Tensor:
+        scores, total = self._scores(weights)
+        return (scores - total).exp()
+
+    def _slope(self, chances: Tensor) -> Tensor:
+        errors = (chances - self.targets) * self.weight.unsqueeze(2)
         return errors.transpose(1, 2) @ self.examples
+
+    def _gradient(self, weights: Tensor) -> Tensor:
+        return self._slope(self._chances(weights))
 
     def _curvature(self) -> Tensor:
         """The largest eigenvalue of the weighted second moments of the examples ``[E, 1, 1]``."""

@@ -142,7 +142,15 @@ def posterior_of(
 ) -> Posterior | None:
     """How classes with many shots are learned on, beside the base images of a bank in the method's space."""
     train = bank.select(Part.BASE_TRAIN, device=device)
-    return draw_posterior(train, config.anchors, config.prior, derive_seed(seed, "anchors"))
+    return draw_posterior(
+        train,
+        config.anchors,
+        config.prior,
+        derive_seed(seed, "anchors"),
+        share=config.anchor_share,
+        intercepts=config.intercepts,
+        fewest=config.fewest_shots,
+    )
 
 
 def tune_method(method: WDAE, recipe: MetaRecipe, bank: FeatureBank) -> None:
