@@ -1,13 +1,14 @@
 """The base–novel curve of a model and of its rivals, on the same features and draws.
 
     python benchmarks/base_novel.py                                # the embedded bank
-    python benchmarks/base_novel.py --banks pictures=B other=C     # others, under names of yours
+    python benchmarks/base_novel.py --banks pictures=B other=C     # others too, under names of yours
+    python benchmarks/base_novel.py --without-embedded --banks pictures=B --shots 20 100
 
-Five novel classes are added from 1, 2, 5, 10 and 20 pictures each. Reported for each method: the area below
-the base–novel curve, with the paired difference of ours; accuracies as the scores come; and novel accuracy
-among all classes where base accuracy among all has fallen by two points, and where it has fallen by as much
-as ours loses by default. Rivals get the one offset of novel scores that does this on all draws together; ours
-by default has chosen nothing on them, and the difference to it is paired.
+Five novel classes are added from 1, 2, 5, 10 and 20 pictures each, or as many as asked for. Reported for
+each method: the area below the base–novel curve, with the paired difference of ours; accuracies as the
+scores come; and novel accuracy among all classes where base accuracy among all has fallen by two points, and
+where it has fallen by as much as ours loses by default. Rivals get the one offset of novel scores that does
+this on all draws together; ours by default has chosen nothing on them, and the difference to it is paired.
 
 Rivals are scikit-learn's, fitted to all base images and the shots; LwoF is trained by its recipe.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,32 +178,38 @@ def curves(
     return report
 
 
-def measured(bank: FeatureBank, draws: int, shots: tuple[int, ...] = SHOTS) -> dict[str, Any]:
-    """A model learned from the bank beside its rivals."""
+def measured(bank: FeatureBank, draws: int, shots: Sequence[int] = SHOTS) -> Iterator[dict[str, Any]]:
+    """A model learned from the bank beside its rivals; the report, longer by a number of shots each time."""
     model = learn(bank)
     methods = {OURS: ours(model), **Rivals(bank).all()}
-    return {
+    report: dict[str, Any] = {
         "draws": draws,
         "method": model.base.method.describe(),
         "recipe": model.base.info.get("recipe", {}).get("name"),
-        "shots": {str(k): curves(bank, methods, k, draws) for k in shots},
+        "shots": {},
     }
+    for k in shots:
+        report["shots"][str(k)] = curves(bank, methods, k, draws)
+        yield report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--banks", nargs="*", default=[], help="NAME=FOLDER, beside the embedded bank")
+    parser.add_argument("--without-embedded", action="store_true", help="those banks alone")
+    parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--base-images", type=int, default=100, help="of each base class, for every method")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    banks = {"embedded bank": embedded_bank()}
+    banks = {} if options.without_embedded else {"embedded bank": embedded_bank()}
     banks |= {name: FeatureBank.open(path) for name, path in (text.split("=", 1) for text in options.banks)}
     report: dict[str, Any] = {"environment": environment(seed=0, command=["benchmarks/base_novel.py"])}
     for name, bank in banks.items():
-        report[name] = measured(fewer_images(bank, options.base_images), options.draws)
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
-        for n_shot, rows in report[name]["shots"].items():
+        for found in measured(fewer_images(bank, options.base_images), options.draws, options.shots):
+            report[name] = found
+            options.out.write_text(json.dumps(report, indent=2) + "\n")
+            n_shot, rows = list(found["shots"].items())[-1]
             for method, row in rows.items():
                 area, beyond = (Estimate(**row[key]) for key in ("area", "area_of_ours_beyond"))
                 there = row["at_the_loss_of_ours"]
