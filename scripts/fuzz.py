@@ -338,7 +338,7 @@ def _make_unfinished(place: Path) -> None:
     asked.write_text(json.dumps(value))
     for name, last in (
         ("pictures", "wdae.classifier.sources._learn"),
-        ("bank", "wdae.extract.job.ExtractJob.bank"),
+        ("bank", "wdae.extract.job.ExtractJob.save_bank"),
     ):
         command = _go_on(folder / name, place)
         with mock.patch(last, side_effect=KeyboardInterrupt), contextlib.redirect_stderr(io.StringIO()):

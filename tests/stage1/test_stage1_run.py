@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,17 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(
 def test_ctrl_c_leaves_a_checkpoint(tmp_path: Path) -> None:
     config = recipe(epochs=100_000, log_every=7)
     run = Run.create(tmp_path / "run", config)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def interrupt() -> None:
+        while not run.metrics():  # its first steps are logged
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         train_stage1(config, drawn_data(), run, ALONE)
-    timer.join()
+    thread.join()
     step = load_checkpoint(run.path / LAST).state["step"]
     assert step > 0
     again = train_stage1(config, drawn_data(), Run.resume(run.path), ALONE, resume=True, max_seconds=0.0)
