@@ -13,6 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guides" / "scale.md"
 RECORDS = ROOT / "benchmarks" / "results" / "scale"
+GPU_HOUR, CORE_HOUR = 3.0, 0.04  # dollars; assumed
 PLOT = ROOT / "docs" / "images" / "scale-classes.png"
 
 
@@ -46,73 +47,158 @@ def figures(found: dict[str, dict[str, Any]]) -> list[str]:
         ]
         head = ["classes", "exact graph, s", "refine all, s", "add 5, s", "peak, GiB"]
         out += [f"Exact, all with all ({where(gpu)}):", "", *table(head, rows), ""]
-    for name, record in found.items():
-        if not name.startswith("scale-classes"):
-            continue
-        load = max((row.get("load", 0.0) for part in ("rows", "against") for row in record[part]), default=0)
-        busy = f"; other work on the machine, load {load:.0f}" if load > 3 else ""
-        if record["rows"]:
-            cpu = "_cpu" if busy else ""  # the clock tells nothing on a busy machine
-            keys = (f"graph{cpu}_s", f"refine_all{cpu}_s", f"open{cpu}_s", "peak_gib")
-            rows = [
-                [
-                    f"{row['classes']:,}",
-                    *(f"{row[key]:.3g}" for key in keys),
-                    f"{1e3 * row[f'add_5{cpu}_p50_s']:.0f}",
-                    f"{row[f'pictures_per{cpu}_s']:.0f}",
-                    f"{row['index']['recall']:.3f}",
-                ]
-                for row in sorted(record["rows"], key=lambda row: row["classes"])
-            ]
-            head = ["classes", "graph, s", "refine all, s", "open, s", "peak, GiB", "add 5, ms"]
-            head += ["pictures/s", "recall"]
-            seconds = "; seconds are of CPU" if busy else ""
-            out += [f"By an index ({where(record)}{busy}{seconds}):", "", *table(head, rows), ""]
-        for row in record["against"]:
-            out += [
-                f"Graph of {row['classes']:,} classes ({where(record)}{busy}): by the index"
-                f" {row['index_s']:.0f} s ({row['index_cpu_s']:.0f} s of CPU), exactly {row['exact_s']:.0f} s"
-                f" ({row['exact_cpu_s']:.0f} s of CPU; from {row['exact_rows']:,} rows):"
-                f" {row['times_faster']:.1f} times faster, {row['times_less_cpu']:.1f} times less CPU, recall"
-                f" {row['recall']:.4f}.",
-                "",
-            ]
-        for row in record["accuracy"]:
-            out += [
-                f"Accuracy on {row['queries']:,} real pictures of 84 classes among {row['distractors']:,}"
-                f" distractors: {100 * row['accuracy_index']:.2f} % by the index,"
-                f" {100 * row['accuracy_exact']:.2f} % exactly; difference {100 * row['difference']:+.3f} ±"
-                f" {100 * row['difference_ci95']:.3f} points.",
-                "",
-            ]
+    if record := found.get("scale-classes"):
+        out += classes(record)
     return out
+
+
+def classes(record: dict[str, Any]) -> list[str]:
+    """The tables of models by an index."""
+    out: list[str] = []
+    rows = [
+        [
+            f"{row['classes']:,}",
+            *(f"{row[key]:.3g}" for key in ("graph_cpu_s", "refine_all_cpu_s", "peak_gib", "open_s")),
+            f"{1e3 * row['add_5_p50_s']:.0f}",
+            f"{row['pictures_per_s']:,.0f}",
+            f"{row['index']['recall']:.3f}",
+        ]
+        for row in sorted(record["rows"], key=lambda row: row["classes"])
+        if "open_s" in row and "graph_s" in row
+    ]
+    head = ["classes", "graph, CPU s", "refine all, CPU s", "peak, GiB", "open, s", "add 5, ms (p50)"]
+    head += ["pictures/s", "recall"]
+    if rows:
+        out += [f"By an index ({where(record)}; building is given in CPU time, of all cores together):", ""]
+        out += [*table(head, rows), ""]
+    for row in record["against"]:
+        out += [
+            f"Graph of {row['classes']:,} classes: by the index {row['index_s']:.0f} s, exactly"
+            f" {row['exact_s']:.0f} s (from {row['exact_rows']:,} rows in the same run):"
+            f" {row['times_faster']:.1f} times faster, recall {row['recall']:.4f} of 10 neighbours.",
+            "",
+        ]
+    for row in record["accuracy"]:
+        out += [
+            f"Accuracy on {row['queries']:,} real pictures of {row['real_classes']} classes (64 of them base,"
+            f" the others added with five examples each) among {row['distractors']:,} distractors:"
+            f" {100 * row['accuracy_index']:.2f} % by the index, {100 * row['accuracy_exact']:.2f} %"
+            f" exactly; difference {100 * row['difference']:+.3f} ±"
+            f" {100 * row['difference_ci95']:.3f} points (untrained network: the difference is what counts).",
+            "",
+        ]
+    return out
+
+
+def pictures(found: dict[str, dict[str, Any]]) -> list[str]:
+    """What Ray costs, survives and holds."""
+    record = found.get("scale-pictures")
+    if record is None:
+        return []
+    out = [f"Measured on a cluster of {record['nodes']} nodes of one core each ({where(record)}):", ""]
+    for row in record.get("overhead", []):
+        out += [
+            f"- {row['pictures']:,} pictures of 84 px, {row['backbone']}: two shards and their merging"
+            f" {row['shards_s']:.0f} s, Ray {row['ray_s']:.0f} s, {100 * row['overhead']:+.1f} %;"
+            f" {'the same bank' if row['same_digest'] else 'ANOTHER BANK'}."
+        ]
+    for row in record.get("kills", []):
+        out += [
+            f"- {row['worker'] + row['driver']} kills at random ({row['worker']} of a worker,"
+            f" {row['driver']} of the driver) in {row['runs']} extractions of {row['pictures']:,} pictures:"
+            f" all came to {'the same bank' if row['same_digest'] else 'ANOTHER BANK'}."
+        ]
+    rows = [
+        [
+            f"{row['pictures']:,}",
+            *(f"{row[key]:.0f}" for key in ("seconds", "driver_peak_mib", "worker_peak_mib")),
+        ]
+        for row in sorted(record.get("memory", []), key=lambda row: row["pictures"])
+    ]
+    if rows:
+        out += [
+            "- Memory of its own that a process held at most, with a network of four layers at 16 px:",
+            "",
+        ]
+        out += table(["pictures", "seconds", "driver, MiB", "a worker, MiB"], rows)
+    return [*out, ""]
+
+
+def requests(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Servers behind a proxy."""
+    record = found.get("scale-requests")
+    if record is None:
+        return []
+    rows = [
+        [
+            str(row["workers"]),
+            *(f"{row[key]:.0f}" for key in ("requests_per_s", "p50_ms", "p99_ms")),
+            f"{row['seen_by_all_most_s']:.2f}",
+        ]
+        for row in record["requests"]
+    ]
+    head = ["servers", "predictions/s", "p50, ms", "p99, ms", "a change is seen by all after at most, s"]
+    clients = record["requests"][0]["clients"]
+    said = f"{clients} clients that ask without pause, on the servers' own cores ({where(record)}):"
+    return [said, "", *table(head, rows), ""]
 
 
 def plan(found: dict[str, dict[str, Any]]) -> list[str]:
     """What the measured rates come to at another size."""
     rates = json.loads((ROOT / "benchmarks" / "results" / "stage1-gpu.json").read_text())
     rate = rates["extraction"][0]["images_per_s"]
-    hours = 1e9 / rate / 3600
+    gpu_hours, core_hours = 1e9 / rate / 3600, 0.0
     rows = [
         [
             "embed 10⁹ pictures of 84 px, WRN-28-10",
             f"{rate:,.0f} pictures/s on one H200",
-            f"{hours:.1f} GPU hours",
-        ],
-        ["keep their features, D = 640", "float16, 1,280 bytes each", f"{1e9 * 1280 / 2**40:.2f} TiB"],
+            f"{gpu_hours:.1f} GPU hours",
+        ]
     ]
+    if memory := found.get("scale-pictures", {}).get("memory"):
+        last = max(memory, key=lambda row: row["pictures"])
+        each = last["pictures"] / last["seconds"] / found["scale-pictures"]["cores"]
+        core_hours = 1e9 / each / 3600
+        rows.append(
+            [
+                "read and decode them",
+                f"{each:,.0f} pictures/s on one core, a small network included",
+                f"{core_hours:,.0f} core hours; {rate / each:,.0f} cores keep one H200 busy",
+            ]
+        )
+    rows.append(
+        ["keep their features, D = 640", "float16, 1,280 bytes each", f"{1e9 * 1280 / 2**40:.2f} TiB"]
+    )
     if gpu := found.get("scale-gpu"):
         last = gpu["rows"][-1]
-        times = (1e7 / last["classes"]) ** 2
+        hours = last["graph_s"] * (1e7 / last["classes"]) ** 2 / 3600
+        gpu_hours += hours
         rows.append(
             [
                 "exact graph of 10⁷ classes",
                 f"{last['graph_s']:.0f} s for {last['classes']:,} on one H200; grows with the square",
-                f"{last['graph_s'] * times / 3600:.1f} GPU hours",
+                f"{hours:.1f} GPU hours",
             ]
         )
     rows.append(["weights of 10⁷ classes, D = 640", "float32", f"{1e7 * 640 * 4 / 2**30:.0f} GiB"])
     rows.append(["their index", "half precision and links", f"{1e7 * (640 * 2 + 170) / 2**30:.0f} GiB"])
+    if core_hours:
+        money = GPU_HOUR * gpu_hours + CORE_HOUR * core_hours
+        cores = 8 * 24
+        rows.append(
+            [
+                f"cost, at an assumed ${GPU_HOUR:g} a GPU hour and ${CORE_HOUR:g} a core hour",
+                f"{gpu_hours:.1f} GPU hours, {core_hours:,.0f} core hours",
+                f"${money:,.0f}",
+            ]
+        )
+        rows.append(
+            [
+                f"on a machine of 8 H200 and {cores} cores",
+                "the cores decide",
+                f"{core_hours / cores:.1f} hours",
+            ]
+        )
     return [*table(["what", "from", "comes to"], rows), ""]
 
 
@@ -122,24 +208,21 @@ def draw(found: dict[str, dict[str, Any]]) -> None:
 
     with figure(10, 4) as (fig, _):
         left, right = fig.subplots(1, 2)
-        for name, record in found.items():
-            rows = sorted(record["rows"], key=lambda row: row["classes"])
+        for name, kind, style in (("scale-gpu", "GPU, exact", "-"), ("scale-classes", "CPU, index", "--")):
+            rows = sorted(found.get(name, {}).get("rows", []), key=lambda row: row["classes"])
+            rows = [row for row in rows if "graph_s" in row and "add_5_p50_s" in row]
             if not rows:
                 continue
             sizes = [row["classes"] for row in rows]
-            kind = "GPU, exact" if name == "scale-gpu" else "CPU, index"
-            style = "-" if name == "scale-gpu" else "--"
-            lines = {"graph_s": "graph", "refine_all_s": "refine all", "add_5_p50_s": "add 5"}
-            busy = name != "scale-gpu" and max(row.get("load", 0.0) for row in rows) > 3
+            cpu = "" if name == "scale-gpu" else "_cpu"
+            unit = "" if name == "scale-gpu" else ", CPU s"
+            lines = {
+                f"graph{cpu}_s": f"graph, {kind}{unit}",
+                f"refine_all{cpu}_s": f"refine all, {kind}{unit}",
+            }
+            lines["add_5_p50_s"] = f"add 5, {kind}"
             for key, label in lines.items():
-                own = key.replace("_p50_s", "_cpu_p50_s") if "p50" in key else key.replace("_s", "_cpu_s")
-                left.loglog(
-                    sizes,
-                    [row[own if busy else key] for row in rows],
-                    style,
-                    marker="o",
-                    label=f"{label}, {kind}",
-                )
+                left.loglog(sizes, [row[key] for row in rows], style, marker="o", label=label)
             right.loglog(sizes, [row["peak_gib"] for row in rows], style, marker="o", label=kind)
         left.set(xlabel="classes", ylabel="seconds")
         right.set(xlabel="classes", ylabel="peak memory, GiB")
@@ -152,6 +235,7 @@ def page(text: str, found: dict[str, dict[str, Any]]) -> str:
     """The guide with its figures."""
     picture = ["![Seconds and memory against the number of classes](../images/scale-classes.png)", ""]
     parts = {"scale": [*figures(found), *picture], "plan": plan(found)}
+    parts |= {"pictures": pictures(found), "requests": requests(found)}
     for name, lines in parts.items():
         body = "\n".join(["", *lines])
         text = re.sub(

@@ -84,6 +84,21 @@ def test_ray_that_is_absent_and_a_cluster_that_is_not_there(monkeypatch: pytest.
         ray_engine.connect("10.0.0.9:1")
 
 
+@pytest.mark.long
+def test_a_real_address_where_no_cluster_is() -> None:
+    if ray.is_initialized():
+        ray.shutdown()
+    with pytest.raises(RunError, match=r"no Ray cluster at 127\.0\.0\.1:9: .*; start one with"):
+        ray_engine.connect("127.0.0.1:9")
+
+
+def test_versions_that_differ_are_named() -> None:
+    ray_engine.refuse_other_versions(ray_engine.versions())
+    other = ray_engine.versions() | {"torch": "1.13"}
+    with pytest.raises(RunError, match=r"differ in versions: torch 1\.13 here, .* there; features would"):
+        ray_engine.refuse_other_versions(other)
+
+
 def _nowhere(**options: Any) -> None:
     raise ConnectionError("nobody there")
 

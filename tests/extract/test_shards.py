@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ from stage1_samples import extraction
 
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
-from wdae.errors import BankError, RecipeError, StorageError
+from wdae.errors import BankError, DataError, RecipeError, StorageError
 from wdae.extract.run import extract
 from wdae.extract.shards import merge_shards
 from wdae.runtime.distributed import Team
+from wdae.stage1.model_file import load_model, save_model
+from wdae.stage1.recognition_model import build_recognition_model
 from wdae.storage.shard import Shard
 
 ALONE = Team(0, 1, torch.device("cpu"))
@@ -107,6 +110,19 @@ def test_more_shards_than_chunks(tmp_path: Path) -> None:
     assert FeatureBank.open(tmp_path / "merged").digest == FeatureBank.open(tmp_path / "whole").digest
 
 
+def test_a_shard_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    first, _ = shards(tmp_path, 2, chunk=40)
+    model = tmp_path / "model"
+    card = load_model(model).card
+    shutil.rmtree(model)
+    save_model(model, build_recognition_model("conv4-64", {"image_size": 16}, 3, seed=4), card)
+    _, other = shards(tmp_path, 2, "other", chunk=40)
+    with pytest.raises(BankError, match=r"other-2 does not belong to .*part-1: they differ in weights"):
+        merge_shards([first, other], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux")
 def test_features_are_never_in_memory_together(tmp_path: Path) -> None:
     """A bank of 96 MB from parts of 4 MB, in a process that may not have 64 MB more than at the beginning."""
     program = f"""
@@ -134,3 +150,11 @@ print((peak - before) // 1024)
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert found.returncode == 0, found.stderr
     assert int(found.stdout) < 64
+
+
+def test_more_classes_than_a_bank_holds_are_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wdae.extract.job.MAX_CLASSES", 4)
+    with pytest.raises(DataError, match=r"pictures has 10 classes; a bank holds 4 at most"):
+        extract(extraction(tmp_path), tmp_path / "bank", ALONE)

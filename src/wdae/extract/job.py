@@ -20,7 +20,7 @@ from wdae.data.findings import warn_left_out
 from wdae.data.layouts import open_dataset
 from wdae.data.source import content_digest
 from wdae.data.stream import stream
-from wdae.errors import ModelError
+from wdae.errors import DataError, ModelError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.views import Read, Rows, Views, check_same_rows, seed_of
 from wdae.parts import Part
@@ -28,6 +28,7 @@ from wdae.runtime.device import fast_arithmetic
 from wdae.stage1.data import assign_parts
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.storage.files import sha256 as file_sha256
+from wdae.storage.records import MAX_CLASSES
 from wdae.storage.trust import Trust
 
 
@@ -63,6 +64,11 @@ class ExtractJob:
         self.sides = config.sizes or (config.size or rule.image_size,)
         self.backbone, self.rule = backbone, rule.changed(side=self.sides[0])
         self.images = _images(config, self.model)
+        if len(self.images.class_names) > MAX_CLASSES:
+            raise DataError(
+                f"{config.data} has {len(self.images.class_names):,} classes; a bank holds {MAX_CLASSES:,} at"
+                " most: extract groups of classes into banks of their own"
+            )
         if self.model is not None:
             _check_classes(self.model, self.images)
         self.read, self.count = self._reader()
