@@ -7,6 +7,8 @@
     python benchmarks/serve.py memory --count 100000
     python benchmarks/serve.py restart            # two servers, restarted in turn under load
     python benchmarks/serve.py same --data DIR    # MiniImageNet through the service and the library
+    python benchmarks/serve.py page --data DIR    # the same, taught on the page in Chromium
+    python benchmarks/serve.py open               # how soon the page can be used, and a class is known
 
 Servers are processes of their own; this one sends the requests. Rounds of servers take turns, so that a
 machine that others use slows all of them alike. Figures go to benchmarks/results.
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -405,7 +408,64 @@ def memory(count: int) -> dict[str, Any]:
     return {"answers and MiB": found}
 
 
-def same(data: Path, seed: int = 0) -> dict[str, Any]:
+@contextmanager
+def chromium() -> Iterator[tuple[Any, Any]]:
+    """A browser, and the script that knows its way on the page."""
+    import importlib
+    import shutil
+
+    sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+    draw_page = importlib.import_module("draw_page")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=draw_page.FLAGS)
+        yield started, draw_page
+        started.close()
+
+
+def on_the_page(port: int, shots: dict[str, list[Path]]) -> list[float]:
+    """Teach by choosing pictures and typing their names; seconds from Enter until each class is known."""
+    took = []
+    with chromium() as (browser, draw_page):
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}")
+        for name, files in shots.items():
+            took.append(draw_page.teach(page, name, files))
+    return took
+
+
+def opened(rounds: int = 9) -> dict[str, Any]:
+    """Seconds until the page can be used, by a browser that has never seen it, and until a class is known."""
+    with tempfile.TemporaryDirectory() as place, server(SERVICE, Path(place) / "data") as (port, _):
+        with chromium() as (browser, draw_page):
+            times = []
+            for _ in range(rounds):
+                context = browser.new_context()
+                page = context.new_page()
+                page.goto(f"http://127.0.0.1:{port}", wait_until="commit")
+                page.get_by_role("button", name="Choose pictures").wait_for()
+                times.append(page.evaluate("performance.now()") / 1000)
+                context.close()
+            kinds = ("cup", "star", "fish", "house")
+            things = {kind: draw_page.painted(Path(place) / kind, kind, 5) for kind in kinds}
+        taught = on_the_page(port, things)
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{port}/page.js", headers={"Accept-Encoding": "gzip"})
+        ) as answer:
+            size = len(answer.read())
+    return {
+        "page can be used after, s": {
+            "first": times[0],
+            "median": statistics.median(times),
+            "most": max(times),
+        },
+        "five pictures are known after, s": {"first": taught[0], "median": statistics.median(taught)},
+        "script compressed, bytes": size,
+    }
+
+
+def same(data: Path, seed: int = 0, *, page: bool = False) -> dict[str, Any]:
     """Five novel classes by five pictures each, 75 novel and 75 base queries: the library's answers?"""
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.predictions import predictions
@@ -438,7 +498,8 @@ def same(data: Path, seed: int = 0) -> dict[str, Any]:
         theirs = predictions(model, model.backbone.features([file for _, file in queries]), top=3)
         with server(SERVICE, root / "data") as (port, _), wdae.Client(f"http://127.0.0.1:{port}") as client:
             own = client.models()[0].id
-            client.teach(own, shots)
+            on_the_page(port, shots) if page else client.teach(own, shots)
+            assert {one.name: one.examples for one in client.model(own).added} == dict.fromkeys(shots, 5)
             ours = list(client.predict_many(own, [file for _, file in queries], top=3))
     answers = [(one.prediction, item) for one, item in zip(ours, theirs, strict=True)]
     worst = max(
@@ -518,7 +579,8 @@ def restart(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["load", "start", "teach", "large", "memory", "restart", "same"])
+    what = ["load", "start", "teach", "large", "memory", "restart", "same", "page", "open"]
+    parser.add_argument("what", choices=what)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--count", type=int, default=100_000)
@@ -532,6 +594,8 @@ def main() -> None:
         "memory": lambda: memory(given.count),
         "restart": lambda: restart(given.rounds),
         "same": lambda: same(given.data),
+        "page": lambda: same(given.data, page=True),
+        "open": opened,
     }[given.what]()
     record["load of the machine"] = os.getloadavg()
     print(json.dumps(record, indent=2, ensure_ascii=False))

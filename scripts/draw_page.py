@@ -116,13 +116,15 @@ def served(folder: Path) -> Iterator[str]:
             process.wait()
 
 
-def teach(page: Any, name: str, files: list[Path]) -> None:
-    """Choose pictures and name them."""
+def teach(page: Any, name: str, files: list[Path]) -> float:
+    """Choose pictures and name them; the seconds until they are known."""
     page.set_input_files("main input[type=file] >> nth=0", files)
     page.wait_for_selector("form >> text=What are these?")
     page.keyboard.type(name)
+    start = time.monotonic()
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name=name).wait_for()
+    page.get_by_role("listbox", name=f"Pictures of {name}").wait_for()
+    return time.monotonic() - start
 
 
 def draw(folder: Path, images: Path) -> None:

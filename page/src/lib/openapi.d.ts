@@ -1063,7 +1063,16 @@ export interface components {
          *       ],
          *       "pictures": 2000,
          *       "revision": 4,
-         *       "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures"
+         *       "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures",
+         *       "taught": [
+         *         {
+         *           "before": "lion",
+         *           "label": "okapi",
+         *           "now": "okapi",
+         *           "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+         *         }
+         *       ],
+         *       "taught_total": 1
          *     }
          */
         Cost: {
@@ -1077,10 +1086,26 @@ export interface components {
             pictures: number;
             /** Sentence */
             sentence: string;
-            /** Changed Total */
+            /**
+             * Changed Total
+             * @description held-out pictures of base classes that changed their answer
+             */
             changed_total: number;
-            /** Changed */
+            /**
+             * Changed
+             * @description the first of these; lost ones come first
+             */
             changed: components["schemas"]["ChangedPicture"][];
+            /**
+             * Taught Total
+             * @description taught pictures that are answered otherwise than before
+             */
+            taught_total: number;
+            /**
+             * Taught
+             * @description the first of these
+             */
+            taught: components["schemas"]["ChangedPicture"][];
             /** Confusions */
             confusions: components["schemas"]["TakenOut"][];
         };
@@ -3678,7 +3703,16 @@ export interface operations {
                      *       ],
                      *       "pictures": 2000,
                      *       "revision": 4,
-                     *       "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures"
+                     *       "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures",
+                     *       "taught": [
+                     *         {
+                     *           "before": "lion",
+                     *           "label": "okapi",
+                     *           "now": "okapi",
+                     *           "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+                     *         }
+                     *       ],
+                     *       "taught_total": 1
                      *     }
                      */
                     "application/json": components["schemas"]["Cost"];

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
 from wdae.classifier.base_knowledge import BaseKnowledge
+from wdae.classifier.head import Head
 from wdae.classifier.model import Model
 from wdae.methods.calibration import SHOTS, WAYS, step_for
 from wdae.parts import Part
@@ -97,8 +99,19 @@ def self_test(model: Model, name: str) -> SelfTest:
     return SelfTest(len(own), right, tuple(sorted(confusions, key=lambda one: -one.share)))
 
 
+_KEPT: WeakKeyDictionary[Head, dict[str, Tensor]] = WeakKeyDictionary()
+"""What was found of a state of a model: classes are tried out as neighbours of each other, too."""
+
+
 def _predicted(model: Model, name: str) -> Tensor:
     """The classes that pictures of a class are taken for that it has not learned from."""
+    kept = _KEPT.setdefault(model.head, {})
+    if name not in kept:
+        kept[name] = _tried(model, name)
+    return kept[name]
+
+
+def _tried(model: Model, name: str) -> Tensor:
     rows, place = model.state.get(name, ()), model.names.index(name)
     if place < model.head.n_base:
         held_out = model.base.held_out

@@ -520,6 +520,8 @@ class Cost(Schema):
             "sentence": "base classes: 78.9 % → 78.4 % of 2,000 held-out pictures",
             "changed_total": 1,
             "changed": [{"picture": None, "label": "lion", "before": "lion", "now": "okapi"}],
+            "taught_total": 1,
+            "taught": [{"picture": PICTURE, "label": "okapi", "before": "lion", "now": "okapi"}],
             "confusions": [{"class": "okapi", "pictures": 1}],
         }
     )
@@ -529,8 +531,10 @@ class Cost(Schema):
     base_now: float | None
     pictures: int
     sentence: str
-    changed_total: int
-    changed: list[ChangedPicture]
+    changed_total: int = Field(description="held-out pictures of base classes that changed their answer")
+    changed: list[ChangedPicture] = Field(description="the first of these; lost ones come first")
+    taught_total: int = Field(description="taught pictures that are answered otherwise than before")
+    taught: list[ChangedPicture] = Field(description="the first of these")
     confusions: list[TakenOut]
 
 

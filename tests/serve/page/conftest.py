@@ -1,7 +1,8 @@
-"""A service on a free port and one Chromium a module; nothing is mocked."""
+"""One service on a free port and one Chromium for all tests of a process; nothing is mocked."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import time
@@ -13,17 +14,22 @@ from typing import Any
 
 import build_page
 import pytest
-from draw_page import FLAGS, INSTALL, painted, served
+from draw_page import FLAGS, INSTALL, painted
+from PIL import Image
+from serve_help import running
+
+from wdae.serve.limits import Limits
+from wdae.serve.settings import Settings
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a service with a data folder of its own."""
-    with served(tmp_path_factory.mktemp("service")) as url:
+    """Of a service with a data folder of its own, in a thread: this process has its imports behind it."""
+    with running(Settings(data=tmp_path_factory.mktemp("service"), limits=Limits(decoders=1))) as url:
         yield url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Debian's Chromium, with a camera that is none."""
     chromium = shutil.which("chromium")
@@ -80,6 +86,27 @@ class Shown:
         for event in ("dragenter", "dragover", "drop"):
             self.page.dispatch_event(onto, event, {"dataTransfer": held})
 
+    def drag_in(self, *paths: Path, onto: str = '[aria-label^="Drop pictures"]') -> None:
+        """Files and folders of this machine, dragged in by the browser itself."""
+        box = self.page.locator(onto).first.bounding_box()
+        client = self.page.context.new_cdp_session(self.page)
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        place = {"x": box["x"] + 12, "y": box["y"] + 12, "data": data}
+        for step in ("dragEnter", "dragOver", "drop"):
+            client.send("Input.dispatchDragEvent", {"type": step, **place})
+        client.detach()
+
+    def paste(self, file: Path) -> None:
+        """A picture copied elsewhere, and Ctrl-V."""
+        picture = io.BytesIO()
+        Image.open(file).save(picture, "PNG")
+        self.page.evaluate(
+            "async bytes => navigator.clipboard.write([new ClipboardItem("
+            "{'image/png': new Blob([new Uint8Array(bytes)], {type: 'image/png'})})])",
+            list(picture.getvalue()),
+        )
+        self.page.keyboard.press("Control+v")
+
     def teach(self, name: str, files: list[Path]) -> None:
         """Drop pictures, type their name, Enter."""
         before = self.state()["revision"]
@@ -126,14 +153,14 @@ def show(browser: Any, address: str) -> Iterator[Callable[..., Shown]]:
     assert [fault for page in pages for fault in page.faults] == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """Painted pictures, by what they show."""
     folder = tmp_path_factory.mktemp("things")
     return {kind: painted(folder / kind, kind, 6) for kind in ("cup", "star", "fish", "house")}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def axe() -> str:
     """axe-core, as npm installs it for the page."""
     file = build_page.PAGE / "node_modules" / "axe-core" / "axe.min.js"
