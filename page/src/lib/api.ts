@@ -20,7 +20,7 @@ export function useToken(csrf: string | null | undefined): void {
 
 export type Sent = { json?: unknown; form?: FormData; ifMatch?: number; signal?: AbortSignal };
 
-export async function call<T>(method: string, path: string, sent: Sent = {}): Promise<T> {
+async function ask(method: string, path: string, sent: Sent): Promise<Response> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (token && method !== "GET") headers["X-CSRF-Token"] = token;
   if (sent.json !== undefined) headers["Content-Type"] = "application/json";
@@ -37,7 +37,23 @@ export async function call<T>(method: string, path: string, sent: Sent = {}): Pr
     throw new Problem(0, "");
   }
   if (!answer.ok) throw await problem(answer);
+  return answer;
+}
+
+export async function call<T>(method: string, path: string, sent: Sent = {}): Promise<T> {
+  const answer = await ask(method, path, sent);
   return (answer.status === 204 ? null : await answer.json()) as T;
+}
+
+/** A file of the service, kept by the browser as a download; what goes wrong is said on the page. */
+export async function download(path: string): Promise<void> {
+  const answer = await ask("GET", path, {});
+  const named = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition") ?? "");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = named?.[1] ?? "model";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 async function problem(answer: Response): Promise<Problem> {

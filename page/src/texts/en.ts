@@ -270,6 +270,7 @@ export const en = {
     onnx: "ONNX file",
     onnxHint: "For phones, browsers, C++ and everything else that runs ONNX.",
     download: "Download",
+    writing: "Writing it…",
     load: "Load a model",
     loadHint: "A zip of a model folder, from here or from the command line.",
     loadChoose: "Choose a zip",

@@ -71,7 +71,9 @@ class Shown:
 
     def go(self, view: str) -> Any:
         """By the link, as a person does."""
-        self.page.locator(f'nav a[href="#/{view}"]').click()
+        link = f'nav a[href="#/{view}"]'
+        self.page.locator(link).click()
+        self.page.locator(f"{link}[aria-current=page]").wait_for()  # the view has changed
         return self.page
 
     def drop(self, files: list[Path], onto: str = '[aria-label^="Drop pictures"]') -> None:

@@ -263,7 +263,7 @@ def test_taken_away_and_back_again(
     files = {}
     for what in ("Model folder", "ONNX file"):
         with page.expect_download() as started:
-            page.get_by_role("link", name=f"Download {what}").click()
+            page.get_by_role("button", name=f"Download {what}").click()
         files[what] = tmp_path / started.value.suggested_filename
         started.value.save_as(files[what])
     with zipfile.ZipFile(files["Model folder"]) as packed:
