@@ -51,16 +51,22 @@ threads = int(sys.argv[2])
 torch.set_num_threads(threads)
 model = wdae.embedded_model()
 backbone = model.backbone
-backbone.network
 model.head
+network = lambda pixels: backbone.network(rule.prepare(torch.from_numpy(pixels).permute(0, 3, 1, 2)))
+if sys.argv[3:] == ["graph"]:
+    from wdae.backbones.graphs import start
+    from wdae.classifier.picture_backbone import BACKBONE, of_stage1
+    own = of_stage1(BACKBONE)
+    weights = {name: tensor.numpy() for name, tensor in own.tensors.items()}
+    graph = start(own.name, own.card["backbone_options"], weights, backbone.preprocessing)
+    network = lambda pixels: torch.from_numpy(graph.features(pixels))
+rule = backbone.preprocessing
 app = FastAPI()
 @app.post("/")
 def predict(file: UploadFile):
-    rule = backbone.preprocessing
     pixels = rule(decode(file.file.read(), rule.at_least))
     with torch.no_grad():
-        batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
-        found = predictions(model, backbone.network(rule.prepare(batch)).float(), top=5)[0]
+        found = predictions(model, network(pixels[None].copy()).float(), top=5)[0]
     return {"classes": found.classes, "probabilities": found.probabilities, "unknown": found.unknown}
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
 """
@@ -233,12 +239,14 @@ def load(rounds: int, seconds: float) -> dict[str, Any]:
         with (
             server(BARE, 2) as bare,
             server(BARE, 1) as bare_1,
+            server(BARE, 1, "graph") as bare_graph,
             server(SERVICE, folder / "a") as ours,
             server(EMPTY, folder / "b") as empty,
         ):
             places = {
                 "bare": (*bare, "/"),
                 "bare, one thread": (*bare_1, "/"),
+                "bare, onnxruntime": (*bare_graph, "/"),
                 "service": (*ours, model_path(ours[0])),
                 "no backbone": (*empty, model_path(empty[0])),
             }
@@ -260,7 +268,7 @@ def load(rounds: int, seconds: float) -> dict[str, Any]:
                 note("service: p50 ms at half load", percentile(times, 0.5))
                 note("service: p99 ms at half load", percentile(times, 0.99))
     middle = {name: round(statistics.median(values), 2) for name, values in figures.items()}
-    for name in ("bare", "bare, one thread"):
+    for name in ("bare", "bare, one thread", "bare, onnxruntime"):
         for figure in ("requests/s at 32 clients", "CPU ms a request at 32 clients"):
             mine, theirs = (middle[f"{one}: {figure}"] for one in ("service", name))
             middle[f"service / {name}, {figure}"] = round(mine / theirs, 2)

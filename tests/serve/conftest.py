@@ -71,36 +71,29 @@ def postgres(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(data=tmp_path / "data")
+    return Settings(data=tmp_path / "data", limits=Limits(decoders=1))
 
 
 @pytest.fixture(params=["sqlite and a folder", "postgresql and s3"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """Settings on each pair of places; for tests of what depends on them."""
     if request.param == "sqlite and a folder":
-        return Settings(data=tmp_path / "data")
+        return Settings(data=tmp_path / "data", limits=Limits(decoders=1))
     database, pictures = request.getfixturevalue("postgres"), request.getfixturevalue("bucket")
-    return Settings(data=tmp_path / "data", database=database, pictures=pictures)
+    return Settings(data=tmp_path / "data", database=database, pictures=pictures, limits=Limits(decoders=1))
 
 
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    """A client of a service of its own, whose paths are those below /api/v1."""
-    with serving(settings) as client:
-        yield client
-
-
-@pytest.fixture
-def client_of_both(both: Settings) -> Iterator[TestClient]:
-    """The same on SQLite and a folder, and on PostgreSQL and S3."""
-    with serving(both) as client:
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of a service that many tests share, whose paths are those below /api/v1."""
+    with serving(Settings(data=tmp_path_factory.mktemp("data"), limits=Limits(decoders=1))) as client:
         yield client
 
 
 @pytest.fixture
 def model(client: TestClient) -> str:
     """The path of a model that nothing was taught yet."""
-    return new_model(client)
+    return new_model(client, uuid.uuid4().hex)
 
 
 @pytest.fixture(scope="session", params=["sqlite and a folder", "postgres and s3"])

@@ -237,7 +237,7 @@ def test_others_can_come_in_with_a_key_only(tmp_path: Path, place: dict[str, obj
             refuse_open_door(settings.model_copy(update={"public": public}), keys)
     refuse_open_door(settings.model_copy(update={"public": 2}), keys)
     keys.create("reader", "read")
-    with pytest.raises(RecipeError):
+    with pytest.raises(RecipeError, match=rf"no key with the role admin yet.*--data {tmp_path}"):
         refuse_open_door(settings, keys)
     row, _ = keys.create("boss", "admin")
     refuse_open_door(settings, keys)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from postgres_server import PostgresServer
-from serve_help import new_model, picture, serving, teach
+from serve_help import new_model, picture, serving, teach, upload
 
 from wdae.serve.app import create_app
 from wdae.serve.settings import Settings
@@ -85,9 +85,16 @@ def test_the_database_goes_and_comes_back(
         postgres_server.kill()
         try:
             ready = "http://localhost/ready"
-            for path, options in (("models", {}), (ready, {}), (f"{model}/predictions", asked)):
+            taught = upload(red=[picture(0, 2)])
+            for path, options in (
+                ("models", {}),
+                (ready, {}),
+                (f"{model}/predictions", asked),
+                (f"{model}/examples", taught),
+            ):
                 gone = client.request("POST" if options else "GET", path, **options)
                 assert gone.status_code == 503 and int(gone.headers["Retry-After"]) > 0, gone.text
+                assert gone.headers["content-type"] == "application/problem+json"
             assert client.get("http://localhost/health").status_code == 200
         finally:
             postgres_server.start()

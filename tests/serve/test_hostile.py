@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from postgres_server import PostgresServer
 from sqlalchemy import select
 from stranger_pictures import gps_photo, jpeg, png_claiming
 
@@ -319,34 +317,3 @@ def test_a_full_disk_is_said_and_nothing_is_half_done(tmp_path: Path) -> None:
         assert client.get(model).json() == before
         assert teach(client, model, ("b.jpg", jpeg(400, 400, seed=601))).status_code == 201
         assert len(client.get(model).json()["added"]) == 1 and len(kept(client, model)) == 2
-
-
-def test_a_database_that_is_away_comes_back(tmp_path: Path) -> None:
-    server = PostgresServer()
-    try:
-        settings = Settings(data=tmp_path, database=server.create("wdae"), limits=Limits(decoders=1))
-        opened = Database(settings.database_url)
-        opened.migrate()
-        opened.close()
-        with TestClient(
-            create_app(settings), base_url="http://localhost/api/v1", raise_server_exceptions=False
-        ) as client:
-            model = f"models/{client.post('models', json={'name': 'm'}).json()['id']}"
-            assert teach(client, model, ("a.jpg", jpeg(seed=700))).status_code == 201
-            server.kill()
-            for answer in (
-                client.get(model),
-                client.get("http://localhost/ready"),
-                teach(client, model, ("b.jpg", jpeg(seed=701))),
-                client.post(f"{model}/predictions", files={"file": jpeg(seed=700)}),
-            ):
-                assert answer.status_code == 503, (answer.url, answer.text)
-                assert int(answer.headers["Retry-After"]) > 0
-                assert answer.headers["content-type"] == "application/problem+json"
-            assert client.get("http://localhost/health").status_code == 200
-            server.start()
-            assert client.get(model).json()["added"][0]["examples"] == 1
-            assert teach(client, model, ("b.jpg", jpeg(seed=701))).status_code == 201
-    finally:
-        server.stop()
-    assert threading.active_count() < 100

@@ -114,7 +114,7 @@ def test_a_stream_of_json_lines(client: TestClient, taught: str) -> None:
 
 
 def test_a_model_goes_out_as_a_folder_and_comes_back(client: TestClient, taught: str, tmp_path: Path) -> None:
-    client.patch(taught, json={"novel_share": 0.4})
+    client.patch(taught, json={"name": "mine", "novel_share": 0.4})
     packed = client.get(f"{taught}/download")
     assert packed.headers["content-disposition"] == 'attachment; filename="mine.zip"'
     with zipfile.ZipFile(io.BytesIO(packed.content)) as archive:

@@ -33,10 +33,9 @@ def state(client: TestClient, model: str) -> dict[str, list[str]]:
     }
 
 
-def test_every_change_and_its_undoing_on_both_databases(client_of_both: TestClient) -> None:
+def test_every_change_and_its_undoing_on_both_databases(anywhere: TestClient, own_model: str) -> None:
     """A walk through all changes; then every revision is returned to, and is what it was."""
-    client = client_of_both
-    model = new_model(client)
+    client, model = anywhere, own_model
     shown = upload(red=RED, green=GREEN)
     shown["files"].append(("files", ("notes.txt", b"hello")))
     shown["data"]["classes"].append("red")
@@ -95,9 +94,10 @@ def test_every_change_and_its_undoing_on_both_databases(client_of_both: TestClie
     assert (first.status_code, first.headers["content-type"]) == (200, "image/jpeg")
 
 
-def test_deleted_for_good_is_gone_from_history_database_and_storage(client_of_both: TestClient) -> None:
-    client = client_of_both
-    model = new_model(client)
+def test_deleted_for_good_is_gone_from_history_database_and_storage(
+    anywhere: TestClient, own_model: str
+) -> None:
+    client, model = anywhere, own_model
     teach(client, model, red=RED, secret=BLUE)
     ids = {one["name"]: one["id"] for one in client.get(model).json()["added"]}
     pictures = state(client, model)
@@ -133,8 +133,10 @@ def test_the_same_picture_counts_once_and_is_of_one_class(client: TestClient, mo
 
 
 def test_names_are_those_that_the_library_takes(client: TestClient, model: str) -> None:
-    refused = teach(client, model, **{"a/b": RED[:1]})["refused"]
-    assert "separates folders" in refused[0]["reason"]
+    refused = teach(client, model, **{"a/b": RED[:1], "red": RED[1:2]})["refused"]
+    assert "separates folders" in refused[0]["reason"] and counts(client, model) == {"red": 1}
+    nothing = client.post(f"{model}/examples", **upload(**{"a/b": RED[:1]}))
+    assert nothing.status_code == 422 and "separates folders" in nothing.json()["detail"]
     assert client.post(f"{model}/classes", json={"name": "unknown"}).status_code == 422
     taken = client.post(f"{model}/classes", json={"name": "robin"})
     assert taken.status_code == 409 and "exists already" in taken.json()["detail"]

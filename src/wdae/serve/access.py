@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -299,10 +300,11 @@ def refuse_open_door(settings: Settings, keys: Keys) -> None:
         return
     where = settings.host if not is_loopback(settings.host) else ", ".join(settings.hosts)
     once = "--public once is not enough: " if settings.public == 1 else ""
+    kind = "key with the role admin" if keys.all() else "key"
+    place = "--database …, as here" if settings.database else f"--data {shlex.quote(str(settings.data))}"
     raise RecipeError(
-        f"{once}{where} can be reached by others, and there is no key yet: anybody could change the models."
-        " Make one: wdae serve keys create --name me --role admin (with the same --data or --database); or,"
-        " if really anybody may teach, say --public twice"
+        f"{once}{where} can be reached by others, and there is no {kind} yet. Make one: wdae serve keys"
+        f" create --name me --role admin {place}; or, if really anybody may teach, say --public twice"
     )
 
 

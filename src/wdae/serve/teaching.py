@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -180,6 +180,19 @@ class Teaching:
             return name
         base = loaded.starting.model.base.names
         return check_name(name.strip() or name, any(has_separator(one) for one in base))
+
+    def refuse_names(self, loaded: Loaded, names: Iterable[str]) -> None:
+        """Raise where none of these names may be a class's."""
+        refusal: WdaeError | None = None
+        for name in names:
+            try:
+                self._checked(loaded, name)
+            except WdaeError as error:
+                refusal = refusal or error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
 
     def new_class(self, name: str) -> tuple[int, str, str]:
         """A class without examples; its revision, id and name."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql import ColumnElement
 
@@ -42,8 +42,24 @@ def model_row(session: Session, model: str, *, lock: bool = False) -> ModelRow:
     wanted = select(ModelRow).where(ModelRow.id == model)
     row = session.scalar(wanted.with_for_update() if lock else wanted)
     if row is None:
-        raise NotFoundError(f"there is no model {shorten(model)!r}; GET /api/v1/models lists those there are")
+        raise _no_model(model)
     return row
+
+
+_LATEST = select(ModelRow.revision, ModelRow.starting).where(ModelRow.id == bindparam("model"))
+
+
+def latest(database: Database, model: str) -> tuple[int, str]:
+    """The revision that a model has now, and the digest of its starting model; asked for every answer."""
+    with database.engine.connect() as connection:
+        row = connection.execute(_LATEST, {"model": model}).one_or_none()
+    if row is None:
+        raise _no_model(model)
+    return row.revision, row.starting
+
+
+def _no_model(model: str) -> NotFoundError:
+    return NotFoundError(f"there is no model {shorten(model)!r}; GET /api/v1/models lists those there are")
 
 
 def alive(table: type[ClassName] | type[Placement], model: str, at: int) -> ColumnElement[bool]:

@@ -20,7 +20,7 @@ from wdae.data.decode import Pixels
 from wdae.data.parallel import available_cores
 from wdae.nn.cosine import unit
 from wdae.serve.database.connection import Database
-from wdae.serve.database.revisions import alive, model_row, names_at
+from wdae.serve.database.revisions import alive, latest, names_at
 from wdae.serve.database.tables import FeatureRow, Placement, Revision
 from wdae.serve.engine.batching import Batcher
 from wdae.serve.engine.heads import fitted
@@ -126,9 +126,7 @@ class Engine:
 
     def current(self, model: str) -> Loaded:
         """The model as the database has it now; read again only where it has changed."""
-        with self.database.reading() as session:
-            row = model_row(session, model)
-            revision, digest = row.revision, row.starting
+        revision, digest = latest(self.database, model)
         with self._lock:
             found = self._models.get(model)
             if found is not None and found.revision == revision:

@@ -36,7 +36,8 @@ async def teach(
 ) -> Taught:
     """Teach a model: pictures, and the class of each, which is made where there is none of that name.
 
-    A picture that cannot be read is refused by itself, and the others go on.
+    A picture that cannot be read, or whose class has a name that none may have, is refused by itself, and the
+    others go on; where no class may be called so, nothing is taught (422).
     """
     names = classes if classes is not None else [class_ or ""] * len(files)
     if len(names) != len(files) or (class_ is None) == (classes is None):
@@ -44,12 +45,13 @@ async def teach(
             f"{len(files)} files and {len(classes or [])} classes; give one field 'class' for all of them,"
             " or a field 'classes' for each"
         )
-    loaded = await run_sync(here.engine.current, m)
+    loaded, teaching = await run_sync(here.engine.current, m), Teaching(here, m, me.name, expected)
+    teaching.refuse_names(loaded, names)
     found = await asyncio.gather(
         *(read_shown(here, loaded, file, name) for file, name in zip(files, names, strict=True))
     )
     shown = [one for one in found if isinstance(one, Shown)]
-    outcome = await run_sync(Teaching(here, m, me.name, expected).teach, shown)
+    outcome = await run_sync(teaching.teach, shown)
     refused = [(one.name, one.reason) for one in found if isinstance(one, Refused)] + outcome.refused
     return Taught(
         revision=outcome.revision,
