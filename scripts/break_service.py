@@ -1,11 +1,15 @@
 """Kill the service at random moments while people teach: nothing that was acknowledged may be lost.
 
     python scripts/break_service.py --kills 100 [--postgres] [--seed 1]
+    python scripts/break_service.py --away 30
 
 Pictures are taught and deleted for good by several clients at once, while a decoder, a worker, the whole
 server or PostgreSQL is killed (``kill -9``) and started again. At the end every acknowledged picture must be
 there, its bytes those that its id says, an example of its class; every deleted one must be gone; nothing else
 may lie in the store.
+
+With ``--away`` PostgreSQL is gone for so many seconds while a client asks: each answer must be 503 with
+Retry-After meanwhile, and the service, which nobody touches, must answer again afterwards.
 """
 
 from __future__ import annotations
@@ -156,6 +160,55 @@ def break_service(
             database.stop()
 
 
+def without_database(folder: Path, seconds: float) -> dict[str, Any]:
+    """Take PostgreSQL away for a while; what was answered before, meanwhile and after."""
+    database = PostgresServer()
+    service = RunningService(folder / "data", "--database", database.create("wdae"))
+    counts: dict[str, int] = {}
+    longest = 0.0
+
+    def ask(client: httpx.Client, model: str, when: str, number: int) -> httpx.Response:
+        nonlocal longest
+        kind = ("look", "predict", "teach")[number % 3]
+        began = time.monotonic()
+        if kind == "look":
+            answer = client.get(f"/models/{model}")
+        else:
+            path, field_ = ("predictions", "file") if kind == "predict" else ("examples", "files")
+            data = {"class": "okapi"} if kind == "teach" else None
+            files = {field_: ("a.jpg", jpeg(48, 48, seed=number))}
+            answer = client.post(f"/models/{model}/{path}", files=files, data=data)
+        longest = max(longest, time.monotonic() - began)
+        key = f"{when}: {kind} {answer.status_code}"
+        counts[key] = counts.get(key, 0) + 1
+        return answer
+
+    try:
+        with service.client() as client:
+            model = client.get("/models").json()["items"][0]["id"]
+            taught = [ask(client, model, "before", number).status_code for number in range(6)].count(201)
+            assert taught == 2, counts
+            database.kill()
+            until, number = time.monotonic() + seconds, 6
+            while time.monotonic() < until:
+                answer = ask(client, model, "away", number)
+                assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0, answer.text
+                number += 1
+            assert httpx.get(f"{service.url}/health").status_code == 200
+            database.start()
+            began = time.monotonic()
+            service.wait(30)
+            back = time.monotonic() - began
+            for later in range(number, number + 6):
+                taught += ask(client, model, "after", later).status_code == 201
+            (okapi,) = client.get(f"/models/{model}").json()["added"]
+            assert okapi["examples"] == taught == 4, (okapi, counts)
+        return {"answers": counts, "longest answer, s": round(longest, 2), "back after, s": round(back, 2)}
+    finally:
+        service.stop()
+        database.stop()
+
+
 def check(service: RunningService, model: str, noted: Noted) -> list[str]:
     """What is not as it was acknowledged."""
     faults = []
@@ -200,11 +253,16 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--away", type=float, help="seconds without PostgreSQL, instead of kills")
     asked = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wdae-break-") as folder:
-        found = break_service(
-            Path(folder), asked.kills, postgres=asked.postgres, clients=asked.clients, seed=asked.seed
+        found = (
+            without_database(Path(folder), asked.away)
+            if asked.away
+            else break_service(
+                Path(folder), asked.kills, postgres=asked.postgres, clients=asked.clients, seed=asked.seed
+            )
         )
     print({"seconds": round(time.monotonic() - start)} | found)
 

@@ -55,12 +55,12 @@ class Service:
         self.database.close()
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:  # what is not async would wait for a thread
     found: Service = request.app.state.service
     return found
 
 
-def _expected(
+async def _expected(
     if_match: Annotated[
         str | None,
         Header(description="the revision that the change is meant for; another one is answered with 412"),

@@ -50,8 +50,8 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                # Others are about to be free: what waits is shared among them.
-                share = min(self._most, -(-len(self._waiting) // self._threads))
+                # A few wait for less time one by one, on whichever core is free next; many are worth a batch.
+                share = min(self._most, max(1, len(self._waiting) // (2 * self._threads)))
                 batch, self._waiting = self._waiting[:share], self._waiting[share:]
                 batch = [pair for pair in batch if not pair[1].done()]  # who has gone is not answered
                 if not batch:

@@ -26,7 +26,7 @@ from wdae.serve.service import Here, ModelId, Reader, Service
 router = APIRouter(prefix="/models/{m}/predictions", tags=["predictions"])
 
 
-def _question(
+async def _question(
     top: Annotated[int, Query(ge=1, le=1000, description="classes to show")] = 5,
     only: Annotated[
         str | None,
