@@ -36,8 +36,7 @@ async def teach(
 ) -> Taught:
     """Teach a model: pictures, and the class of each, which is made where there is none of that name.
 
-    A picture that cannot be read, or whose class has a name that none may have, is refused by itself, and the
-    others go on; where no class may be called so, nothing is taught (422).
+    A picture that cannot be read is refused by itself, and the others go on.
     """
     names = classes if classes is not None else [class_ or ""] * len(files)
     if len(names) != len(files) or (class_ is None) == (classes is None):
