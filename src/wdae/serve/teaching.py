@@ -186,7 +186,8 @@ class Teaching:
         refusal: WdaeError | None = None
         for name in names:
             try:
-                self._checked(loaded, name)
+                if name not in loaded.ids:
+                    self._checked(loaded, name)
             except WdaeError as error:
                 refusal = refusal or error
             else:
