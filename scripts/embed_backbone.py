@@ -122,7 +122,7 @@ made of ImageNet pictures, whose terms allow research use; none of them is inclu
 
 
 CANDIDATES = {
-    "wdae-gnn+, any number of shots": "mini-imagenet/wdae-gnn-plus-many-shots",
+    "wdae-gnn+, any number of shots": "mini-imagenet/wdae-gnn-plus-any-shots",
     "wdae-gnn+": "mini-imagenet/wdae-gnn-plus",
     "wdae-gnn": "mini-imagenet/wdae-gnn",
     "balanced initial estimate": None,

@@ -99,6 +99,14 @@ def test_forged_backgrounds_are_refused(model: Model, name: str) -> None:
         Detector.of_tensors(kept | {"strength": torch.tensor(-1.0)}, N_BASE, DIM)
 
 
+def test_limits_of_agreement_as_it_was_measured_before_are_left_out(model: Model) -> None:
+    assert model.base.detector is not None
+    kept = model.base.detector.tensors()
+    assert Detector.of_tensors(kept, N_BASE, DIM).strays.keys() == model.base.detector.strays.keys()
+    kept["strays"] = kept.pop("strays_alike")
+    assert Detector.of_tensors(kept, N_BASE, DIM).stray(5) == -torch.inf
+
+
 def test_classifiers_of_longer_features_are_brought_to_unit_length() -> None:
     weight, bias = torch.randn(5, 8), torch.randn(5)
     features = 3 * torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
