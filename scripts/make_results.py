@@ -5,6 +5,7 @@
     python scripts/make_results.py extend NAME runs/some-more-rows
     python scripts/make_results.py collect compare-embedded runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py renew compare-embedded runs/wdae-gnn
+    python scripts/make_results.py demo runs/demo
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
@@ -12,11 +13,12 @@ and title where it is a second one of a benchmark: in ``elsewhere`` the same com
 which the page tells the time, in ``seeds`` with another seed; ``extend`` adds rows that were run later, on
 the same features and episodes; ``collect`` reads result files of single runs with per-episode values, takes
 paired gains over the initial estimate, and keeps means, intervals and provenance in ``results/NAME.json``;
-``renew`` does so for some methods of such a file and leaves the others alone. ``write`` turns those, the
-records of stage 1 (``stage1_results.py``) and those of the benchmarks into the page, with plots drawn from
-the records, and puts the main rows into the README; and ``docs/tries.md``, from ``results/tries``. A file
-``results/NAME.md`` beside a record is put before its tables (after them, in ``tries``): words, no figures. No
-figure on the page is typed by hand.
+``renew`` does so for some methods of such a file and leaves the others alone; ``demo`` puts what
+``wdae demo`` has printed into the README. ``write`` turns those, the records of stage 1
+(``stage1_results.py``) and those of the benchmarks into the page, with plots drawn from the records, and puts
+the main rows into the README; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md``
+beside a record is put before its tables (after them, in ``tries``): words, no figures. No figure on the page
+is typed by hand.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ from result_records import BASELINE, adopt, collect, extend
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET, REPORTED
 from wdae.evaluation.results import Estimate
+from wdae.evaluation.table import ResultTable
+from wdae.evaluation.text_table import shown
 from wdae.printing import markdown_table
 from wdae.reproduce.benchmarks import MINI_IMAGENET as MINI_IMAGENET_ROWS
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import FORMAT as REPRODUCTION
 from wdae.reproduce.render import markdown
+from wdae.runs.run import Run
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json
 
@@ -47,8 +52,13 @@ ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
 IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
 HEADLINES = (
-    ("mini-imagenet", (BASELINE, "lwof", "wdae-gnn-unbalanced", "wdae-gnn")),
-    ("passing-the-paper", (BASELINE, "lwof", "wdae-gnn", "wdae-gnn-plus")),
+    (
+        "resnet12-taught",
+        (
+            *(BASELINE, "lwof", "wdae-mlp-paper", "wdae-gnn-paper"),
+            *("initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn", "wdae-gnn-plus"),
+        ),
+    ),
 )
 LABELS = {row.name: row.label for row in MINI_IMAGENET_ROWS.rows}
 PAPER_ROWS = (BASELINE, "lwof", "wdae-mlp", "wdae-gnn")
@@ -78,7 +88,7 @@ same table are the generator's own share. Records that were made before LwoF had
 their base queries are the held-out pictures that ε and balance were fitted on; *split* marks records in which
 one half of them was fitted on and the other asked.
 """
-MARKS = ("<!-- results -->", "<!-- /results -->")
+MARKS, DEMO = ("<!-- results -->", "<!-- /results -->"), ("<!-- demo -->", "<!-- /demo -->")
 CAPTIONS = {
     "accuracy-against-shots": "Accuracy against the number of shots",
     "base-novel-trade-off": "Base against novel accuracy as a constant is added to novel scores",
@@ -334,12 +344,24 @@ def put_headlines(records: list[dict[str, Any]]) -> None:
     named = {record["name"]: record for record in records}
     if not all(name in named for name, _ in HEADLINES):
         return
-    before, _, rest = README.read_text().partition(MARKS[0])
-    _, found, after = rest.partition(MARKS[1])
-    if not found:
-        sys.exit(f"{README} lacks the marks {' and '.join(MARKS)}")
     table = "\n".join(main_rows([(named[name], row) for name, rows in HEADLINES for row in rows]))
-    write_text(README, f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}")
+    _put(table, MARKS)
+
+
+def put_demo(run: Path) -> Path:
+    """Put what a run of the demo has printed into the README."""
+    table = ResultTable.load(Run.open(run).path / "results")
+    _put(f"```\n{shown(table.accuracies(), table.differences(BASELINE))}\n```", DEMO)
+    return README
+
+
+def _put(text: str, marks: tuple[str, str]) -> None:
+    """Replace what stands between two marks of the README."""
+    before, _, rest = README.read_text().partition(marks[0])
+    _, found, after = rest.partition(marks[1])
+    if not found:
+        sys.exit(f"{README} lacks the marks {' and '.join(marks)}")
+    write_text(README, f"{before}{marks[0]}\n{text}\n{marks[1]}{after}")
 
 
 def write() -> Path:
@@ -424,6 +446,8 @@ def main(words: list[str]) -> None:
         print(adopt(RESULTS, Path(words[1]), *words[2:]))
     elif words[:1] == ["extend"] and len(words) == 3:
         print(extend(RESULTS, words[1], Path(words[2])))
+    elif words[:1] == ["demo"] and len(words) == 2:
+        print(put_demo(Path(words[1])))
     elif words == ["write"]:
         print(write())
     else:

@@ -19,6 +19,8 @@ from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
 from wdae.printing import markdown_table
+from wdae.stage1.model_file import WEIGHTS
+from wdae.storage.files import sha256
 from wdae.storage.records import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
@@ -46,15 +48,20 @@ def collect(name: str, run: Path, model: Path, views: dict[str, Path], note: str
     recipe["data"] = {
         k: v for k, v in recipe["data"].items() if k not in ("path", "cache_dir") and v is not None
     }
+    digests: dict[str, Any] = {"weights": _digest(model)}
     if "start" in recipe:
+        digests["start"] = _digest(Path(recipe["start"]))
         recipe["start"] = True
     if "distillation" in recipe:
-        recipe["distillation"] |= {"teachers": len(recipe["distillation"]["teachers"])}
+        teachers = recipe["distillation"]["teachers"]
+        digests["teachers"] = [_digest(Path(teacher)) for teacher in teachers]
+        recipe["distillation"] |= {"teachers": len(teachers)}
     last = lines[-1]
     return {
         "name": name,
         "note": note,
         "recipe": recipe,
+        "digests": digests,
         "environment": {
             key: environment.get(key) for key in ("wdae", "commit", "torch", "gpu", "cpu", "cores")
         },
@@ -65,6 +72,12 @@ def collect(name: str, run: Path, model: Path, views: dict[str, Path], note: str
         "watched": _columns(WATCHED, [line for line in lines if "val_1shot" in line]),
         "initial_estimate": {label: _accuracies(folder) for label, folder in views.items()},
     }
+
+
+def _digest(model: Path) -> str | None:
+    """SHA-256 of a model's weights; None where they are no longer there."""
+    path = model / WEIGHTS
+    return sha256(path) if path.is_file() else None
 
 
 def _columns(names: tuple[str, ...], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

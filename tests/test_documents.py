@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from wdae.comparison.table import ComparisonTable
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.runs.run import Run
+from wdae.stage2.config import MetaRecipe
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -48,6 +50,39 @@ def test_the_page_is_what_the_records_give(make_results: ModuleType) -> None:
     assert make_results.README.read_text() == readme
     drawn = {path.name for path in make_results.IMAGES.iterdir()}
     assert drawn <= {path.name for path in (ROOT / "docs" / "images").iterdir()}
+
+
+def test_the_demos_table_is_put_by_its_generator(make_results: ModuleType, tmp_path: Path) -> None:
+    facts = {"protocol": "few-way", "n_way": 5, "n_shot": 1, "seed": 0}
+    scores = {metric: [0.5, 0.6, 0.7] for metric in ("novel", "base", "all", "harmonic", "area")}
+    run = Run.create(tmp_path / "demo", MetaRecipe())
+    for method in ("initial-estimate", "wdae-gnn"):
+        Result.of(scores, method=method, **facts).save(run.results)
+    make_results.main(["demo", str(run.path)])
+    block = make_results.README.read_text().partition(make_results.DEMO[0])[2]
+    assert "60.00" in block and "Gain over initial-estimate" in block
+    assert block.splitlines()[3].split() == ["method", "shots", *scores]
+
+
+def test_a_record_of_stage_1_names_what_it_came_from_by_digest(
+    make_results: ModuleType, tmp_path: Path
+) -> None:
+    for name in ("start", "teacher", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    taught = {"teachers": [str(tmp_path / "teacher"), str(tmp_path / "gone")]}
+    recipe = {"data": {"path": "/x"}, "start": str(tmp_path / "start"), "distillation": taught}
+    (tmp_path / "model/model.json").write_text(json.dumps({"recipe": recipe, "figures": {}}))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    (tmp_path / "environment.json").write_text("{}")
+    record = make_results.stage1_results.collect("x", tmp_path, tmp_path / "model", {}, "")
+    wanted = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("start", "teacher", "model")}
+    assert record["digests"] == {
+        "weights": wanted["model"],
+        "start": wanted["start"],
+        "teachers": [wanted["teacher"], None],
+    }
+    assert record["recipe"]["start"] is True and record["recipe"]["data"] == {}
 
 
 def _train(bank: Path, out: Path, kind: str, *, steps: int = 1, episodes: int = 40) -> Path:

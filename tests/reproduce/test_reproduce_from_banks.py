@@ -151,6 +151,21 @@ def test_a_table_has_the_balance_in_every_row_or_in_none(finished: Path) -> None
     assert "Gains are over the row initial estimate, balanced" in page
 
 
+def test_rows_of_one_training_train_once_and_give_the_same_as_alone(
+    banks: Path, finished: Path, tmp_path: Path
+) -> None:
+    for row, twin in (("wdae-gnn-paper", "wdae-gnn"), ("lwof-balanced", "lwof"), ("wdae-mlp", None)):
+        record = json.loads((finished / f"rows/held-out/{row}/row.json").read_text())
+        assert record.get("trained_as") == twin
+    run = tmp_path / "run"
+    words = ["--held-out-bank", banks / "held-out", "--rows", "wdae-gnn-paper", *SMALL, "-o", run]
+    assert wdae("reproduce", "mini-imagenet", *words) == 0
+    assert "trained_as" not in json.loads((run / "rows/held-out/wdae-gnn-paper/row.json").read_text())
+    both = [values(one, "held-out", "wdae-gnn-paper", 5).per_episode for one in (finished, run)]
+    for metric in ("novel", "all", "base"):
+        assert np.array_equal(both[0][metric], both[1][metric])
+
+
 def test_the_papers_row_has_the_papers_steps(finished: Path) -> None:
     for n_shot, step in ((1, 1.0), (5, 0.5)):
         found = line(record_of(finished)["tables"][2], "wdae-gnn-paper", n_shot)
@@ -380,3 +395,21 @@ def test_systems_of_others_have_a_table_of_their_own(
     for name in wanted:
         assert rows[name]["paper"]["novel"]["mean"] > 0.4 and rows[name]["gains"]["novel"]
     assert "paper: Conv-4-64" in (run / "results.md").read_text()
+
+
+def test_several_seeds_share_features_and_episodes(
+    banks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = ["--held-out-bank", banks / "held-out", "--rows", "lwof", *SMALL, "--seeds", 3, 4, "-o", run]
+    assert wdae("reproduce", "mini-imagenet", *words) == 0
+    rows = {(r["table"], r["row"], r["n_shot"]): r for r in json.loads((run / "seeds.json").read_text())}
+    for n_shot in (1, 5):
+        both = [values(run / f"seed-{s}", "held-out", "lwof", n_shot).per_episode["all"] for s in (3, 4)]
+        found = rows[3, "lwof", n_shot]
+        assert found["all"] == pytest.approx(np.mean([one.mean() for one in both]))
+        assert found["all_spread"] == pytest.approx(np.std([one.mean() for one in both], ddof=1))
+        assert rows[3, "initial-estimate", n_shot]["all_spread"] == 0  # the same episodes
+    assert "over 2 seeds of stage 2 (3, 4)" in (run / "seeds.md").read_text()
+    assert wdae("reproduce", "mini-imagenet", "--data", tmp_path, "--seeds", 1, 2, "-o", tmp_path / "x") == 2
+    assert "--held-out-bank RUN/banks/held-out" in capsys.readouterr().err

@@ -41,6 +41,16 @@ def reproduce(
     from wdae.reproduce.run import reproduce as run_all
 
     chosen = BENCHMARKS[benchmark]
+    if recipe.seeds:
+        from wdae.reproduce.seeds import JSON, PAGE, run_seeds
+
+        table = run_seeds(chosen, recipe, output, resume=resume, force=force)
+        if json:
+            print((output / JSON).read_text(encoding="utf-8"), end="")
+            return
+        show(table)
+        say(f"{output / PAGE}")
+        return
     run, recipe = open_run(chosen, recipe, output, resume=resume, force=force)
     record = run_all(run, chosen, recipe)
     if json:

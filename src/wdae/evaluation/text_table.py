@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wdae.printing import cell, csv_cell, json_text, markdown_cell, markdown_table, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 Cell = str | tuple[str, str]
@@ -84,13 +85,27 @@ def show(*tables: TextTable) -> None:
     """Print tables on the terminal, each as wide as it needs to be, those without rows left out."""
     from rich.console import Console
 
-    console = Console()
+    _print(Console(), tables)
+
+
+def shown(*tables: TextTable) -> str:
+    """What :func:`show` prints where there is no terminal, for a document."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    _print(Console(file=text, width=80), tables)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _print(console: Console, tables: Sequence[TextTable]) -> None:
+    from rich.console import Console
+
     for table in tables:
         if not table.rows:
             continue
         view = table.rich()
         needed = console.measure(view, options=console.options.update(max_width=1000)).maximum
-        Console(width=max(console.width, needed)).print(view)
+        Console(width=max(console.width, needed), file=console.file).print(view)
 
 
 def csv_records(records: Sequence[Mapping[str, Any]]) -> str:

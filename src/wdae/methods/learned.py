@@ -4,10 +4,8 @@ By default a learned method is trained as it is tested: adapt to the support of 
 queries, cross-entropy. It only has to implement :meth:`LearnedMethod.learn`.
 
 In joint methods a base class is its learned weight, not the mean of its features. Chosen on validation
-classes of the embedded bank, untrained; accuracy among base and novel classes at 5 shots with weights and
-with means: 65.2 and 52.9 % (nearest mean), 65.8 and 52.0 (fine-tune), 67.9 and 41.0 (logistic-regression),
-63.1 and 47.1 (logistic-regression-h), 65.7 and 41.5 (matching), 68.5 and 39.7 (r2d2), 63.7 and 48.6
-(simpleshot); 1 shot gives the same order.
+classes of the embedded bank: with weights every method that starts near nearest mean is far ahead among base
+and novel classes, untrained, at one shot and at five.
 """
 
 from __future__ import annotations

@@ -73,6 +73,9 @@ class ReproduceRecipe(Config):
     for both. By default as the benchmark has it: MiniImageNet yes; the others fit nothing on them."""
     seed: int = Field(0, ge=0)
     """Every random choice follows from it."""
+    seeds: tuple[int, ...] = ()
+    """Several seeds of stage 2, in place of one, on the same features and test episodes (those of ``seed``):
+    each has a folder of its own, and ``seeds.md`` gives the mean over them and how far they spread."""
     episode_seed: int | None = Field(None, ge=0)
     """Draws the test episodes; null: they follow from ``seed``. Give it to compare several seeds of training
     on the same episodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from wdae.reproduce.plan import RowPlan
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
 from wdae.runtime.device import pick_device, pick_dtype
-from wdae.stage2.run import MODEL, train_method
+from wdae.stage2.config import MetaRecipe
+from wdae.stage2.run import CHECKPOINT, MODEL, train_method
+from wdae.stage2.state import identity
 from wdae.storage.records import Count, Record, Text, read_json, read_number, read_record, write_json
 
 # Settings are written first, the record last: a row that has one is finished.
@@ -63,17 +66,21 @@ class _RowRecord(Record):
     step_origin: Text | None = None
     balanced: bool = False
     steps: dict[int, float] | None = None
+    trained_as: Text | None = None
 
 
-def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
-    """Run a row in its folder, or read it where an earlier call has finished it."""
+def run_row(folder: Path, plan: RowPlan, bank: FeatureBank, twin: Measured | None = None) -> Measured:
+    """Run a row in its folder, or read it where an earlier call has finished it.
+
+    ``twin`` is a finished row of the same training: its network is taken, and is not trained again.
+    """
     refuse_other_settings(folder, plan)
     record = None
     if (folder / RECORD).is_file():
         record = read_record(_RowRecord, folder / RECORD).model_dump(mode="json", exclude_unset=True)
     if record is None:
         device = pick_device(plan.options.device)
-        method = _trained(folder, plan, bank, device)
+        method = _trained(folder, plan, bank, device, twin)
         began = time.perf_counter()
         tested = bank.half_of_held_out("test") if plan.split_held_out else bank
         _measure(folder, plan, method, tested, device)
@@ -87,6 +94,7 @@ def run_row(folder: Path, plan: RowPlan, bank: FeatureBank) -> Measured:
             "step_origin": plan.step_origin if isinstance(method, WDAE) else None,
             "balanced": getattr(method, "balance", None) is not None,
             "steps": {str(k): v for k, v in method.steps.items()} if isinstance(method, WDAE) else None,
+            **({} if twin is None else {"trained_as": twin.row.name}),
         }
         write_json(folder / RECORD, record)
     assert record is not None
@@ -113,7 +121,17 @@ def refuse_other_settings(folder: Path, plan: RowPlan) -> None:
         )
 
 
-def _trained(folder: Path, plan: RowPlan, bank: FeatureBank, device: torch.device) -> Method:
+def same_training(one: MetaRecipe | None, other: MetaRecipe | None) -> bool:
+    """Whether two rows train the very same network and differ only in what follows."""
+    if one is None or other is None:
+        return False
+    tested = [(r.space, r.evaluation.ways, r.evaluation.queries) for r in (one, other)]
+    return identity(one) == identity(other) and tested[0] == tested[1]
+
+
+def _trained(
+    folder: Path, plan: RowPlan, bank: FeatureBank, device: torch.device, twin: Measured | None
+) -> Method:
     """The row's method, trained now, further, or by an earlier call."""
     name = REFERENCE if plan.recipe is None else plan.recipe.method
     if plan.recipe is None or (name is not None and not is_learned(name)):
@@ -123,6 +141,8 @@ def _trained(folder: Path, plan: RowPlan, bank: FeatureBank, device: torch.devic
     if not (folder / MODEL).is_file():
         run = Run.resume(folder) if folder.exists() else Run.create(folder, plan.recipe)
         write_json(folder / SETTINGS, plan.settings())
+        if twin is not None and not (folder / CHECKPOINT).is_file():
+            shutil.copyfile(twin.folder / CHECKPOINT, folder / CHECKPOINT)
         began, before = time.perf_counter(), _clock(folder)
         try:
             train_method(run, plan.recipe, bank, resume=True)

@@ -26,9 +26,10 @@ from wdae.reproduce.record import (
 )
 from wdae.reproduce.render import markdown, table_name
 from wdae.reproduce.roles import RoleBank, expected_cost, needed_roles, open_role, why_missing
-from wdae.reproduce.rows import Measured, refuse_other_settings, run_row
+from wdae.reproduce.rows import Measured, refuse_other_settings, run_row, same_training
 from wdae.runs.run import RECIPE, Run, exclusively
 from wdae.runtime.device import pick_device
+from wdae.stage2.run import CHECKPOINT
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json, read_number, write_json
 from wdae.storage.trust import refuse_unnamed
@@ -153,7 +154,15 @@ class _Job:
         write_text(self.run.path / RECIPE, dump(self.recipe))  # what the run is from now on
         for role, row in jobs:
             plan, bank = self._plan(role, row), self.banks[role].bank
-            self.finished[role, row.name] = run_row(self._folder(role, row), plan, bank)
+            twin = self._twin(role, plan)
+            self.finished[role, row.name] = run_row(self._folder(role, row), plan, bank, twin)
+
+    def _twin(self, role: Role, plan: RowPlan) -> Measured | None:
+        """A finished row on the same features that trained the very same network."""
+        for (at, _), measured in self.finished.items():
+            if at == role and same_training(self._plan(at, measured.row).recipe, plan.recipe):
+                return measured if (measured.folder / CHECKPOINT).is_file() else None
+        return None
 
     def _folder(self, role: Role, row: Row) -> Path:
         return self.run.path / "rows" / role / row.name

@@ -97,7 +97,7 @@ def save_state(
         **section("kept", best),
         **section("optimiser", optimiser_tensors(optimiser)),
     }
-    save_checkpoint(path, tensors, {"progress": vars(progress), "recipe": _identity(recipe)})
+    save_checkpoint(path, tensors, {"progress": vars(progress), "recipe": identity(recipe)})
 
 
 def restore_state(
@@ -106,7 +106,7 @@ def restore_state(
     """Restore learner and optimiser from a checkpoint of the same recipe; returns progress, best weights."""
     saved = load_checkpoint(path)
     state = saved.read(_TrainingState)
-    if state.recipe != _identity(recipe):
+    if state.recipe != identity(recipe):
         raise RunError(f"{path} was made with another recipe; resume with the recipe the run began with")
     device = next(learner.parameters()).device
     restore_module(learner, saved.section("learner"), path)
@@ -122,8 +122,8 @@ def steps_done(checkpoint: Path | None) -> int:
     return load_checkpoint(checkpoint).read(_TrainingState).progress.step
 
 
-def _identity(recipe: MetaRecipe) -> dict[str, Any]:
-    """What two recipes must share for one to resume the other."""
+def identity(recipe: MetaRecipe) -> dict[str, Any]:
+    """What two recipes must share for one to resume the other, on one bank and in one space."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
     method = ("precision", "denoiser") if recipe.method is None else ("method", "options")
     if recipe.training.groups == 1:  # as it was before there were groups

@@ -107,8 +107,8 @@ class ProtoMaml(LearnedMethod):
     Departures: only this classifier is adapted, on frozen features; the linear embedding below it (identity
     at the start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017,
     https://arxiv.org/abs/1707.09835). Rows start at the class means at unit length; biases at 0. Chosen on
-    validation classes of the embedded bank: at 5 shots 0.15 points above nearest mean, and 0.08 below it from
-    zero (at 1 shot 0.98 and 1.25 above).
+    validation classes of the embedded bank over rows that start at zero, which are ahead at one shot and
+    behind nearest mean at five.
 
     Args:
         n_steps: inner steps.
