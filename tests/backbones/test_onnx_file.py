@@ -40,7 +40,20 @@ class Net(nn.Module):
         return maps.flatten(2).transpose(1, 2), maps.relu().mean((2, 3))
 
 
-def exported(folder: Path, *, batch: int | None = None, last: bool = False, **options: Any) -> Path:
+_MADE: dict[str, bytes] = {}
+
+
+def exported(folder: Path, **how: Any) -> Path:
+    """``folder/net.onnx``, written as :func:`export` does; each kind is made once."""
+    if how.get("external_data"):
+        return export(folder, **how)  # two files
+    if str(how) not in _MADE:
+        _MADE[str(how)] = export(folder, **how).read_bytes()
+    (folder / "net.onnx").write_bytes(_MADE[str(how)])
+    return folder / "net.onnx"
+
+
+def export(folder: Path, *, batch: int | None = None, last: bool = False, **options: Any) -> Path:
     """``folder/net.onnx``; ``batch``: for that many pictures only; ``last``: colours come last."""
 
     class Turned(nn.Module):
