@@ -222,13 +222,13 @@ class Store {
           for (const one of taught.added) taken.add(one.class);
           pictures += taught.added.length;
           refused = [...refused, ...taught.refused];
-          // A name that no class may have: the pictures wait for a better one.
-          if (!taught.added.length && taught.refused.every((r) => r.reason.startsWith("class name"))) this.wait(some);
           shown.done += some.length;
           await this.refresh();
         }
       } catch (error) {
         this.fail(error);
+        // A name that no class may have: the pictures wait for a better one.
+        if (error instanceof Problem && error.status === 422) this.wait(files.slice(shown.done));
       }
       for (const url of shown.urls) URL.revokeObjectURL(url);
       this.pending = this.pending.filter((p) => p.id !== shown.id);

@@ -461,7 +461,7 @@ def test_hostile_names(show: Callable[..., Any], things: Things, tmp_path: Path)
         shown.drop([things["star"][1]])
         page.locator("form input[list]").first.fill(refused)
         page.keyboard.press("Enter")
-        page.locator("section[aria-label*='could not be used']", has_text="class name").wait_for()
+        page.get_by_role("region", name="Messages").get_by_text("class name").first.wait_for()
         page.get_by_role("button", name="Discard").click()  # the picture has waited for a better name
     assert shown.counts() == before
 
