@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from wdae import backbones
 from wdae.backbones.embed import folded
+from wdae.backbones.second_order import distance_covariances
 from wdae.errors import RecipeError, WdaeError
 
 SIZES = {  # name: features, parameters, side after the last stage at the default size
@@ -19,6 +20,7 @@ SIZES = {  # name: features, parameters, side after the last stage at the defaul
     "resnet10": (512, 4_905_792),
     "resnet12": (640, 12_424_320),
     "resnet12-512": (512, 7_996_800),
+    "resnet12-bdc": (1784, 11_632_097),
     "wrn-28-10": (640, 36_472_784),
 }
 
@@ -45,6 +47,7 @@ def test_sizes(name: str) -> None:
         ("resnet12", {"image_size": 32, "dropout": 0.1}),
         ("resnet12", {"image_size": 32, "widths": [8, 16, 24, 40]}),
         ("resnet12-512", {"image_size": 32}),
+        ("resnet12-bdc", {"image_size": 32, "dropout": 0.1, "widths": [8, 16, 24, 40], "channels": 6}),
         ("wide-resnet", {"depth": 10, "widen": 1, "dropout": 0.3, "image_size": 32}),
     ],
 )
@@ -74,7 +77,7 @@ def test_resnet10_features_take_both_signs_and_resnet12_average_positions() -> N
     assert torch.allclose(net(images), F.adaptive_avg_pool2d(hidden, 1).flatten(1), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["conv4-64", "resnet12-512", "resnet10", "wrn-28-10"])
+@pytest.mark.parametrize("name", ["conv4-64", "resnet12-512", "resnet12-bdc", "resnet10", "wrn-28-10"])
 def test_a_folded_backbone_gives_the_same_features(name: str) -> None:
     torch.manual_seed(0)
     options = {"depth": 10, "widen": 1} if name.startswith("wrn") else {}
@@ -94,6 +97,30 @@ def test_a_folded_backbone_gives_the_same_features(name: str) -> None:
         for network in (quick, backbone)
     )
     assert left == 0 if name.startswith("resnet") else left <= before
+
+
+def test_distance_covariances_are_those_of_the_definition() -> None:
+    maps = torch.rand(3, 5, 4, 4, generator=torch.Generator().manual_seed(0))
+    found = distance_covariances(maps, torch.tensor([0.5]))
+    rows, (i, j) = maps.flatten(2), torch.triu_indices(5, 5)
+    for picture in range(3):
+        # Pairs of channels as vectors over the 16 positions; the added 0.001 is the function's own.
+        apart = torch.cdist(rows[picture, None].double(), rows[picture, None].double())[0]
+        distance = (0.5 * apart**2 / 16 + 1e-3).sqrt()
+        centred = distance - distance.mean(0) - distance.mean(1)[:, None] + distance.mean()
+        assert torch.allclose(found[picture].double(), centred[i, j], atol=1e-5)
+        assert torch.allclose(centred.sum(0), torch.zeros(5, dtype=torch.float64), atol=1e-9)
+
+
+def test_the_mean_and_the_covariances_of_resnet12_bdc_have_the_same_length_in_any_precision() -> None:
+    net = backbones.build("resnet12-bdc", image_size=32, widths=[8, 16, 24, 40], channels=6)
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            features = net(images)
+        assert features.shape == (4, 40 + 21) and features.dtype == torch.float32
+        for part in (features[:, :40], features[:, 40:]):
+            assert torch.allclose(part.norm(dim=1), torch.full((4,), 10.0), atol=1e-3)
 
 
 def test_flops_of_a_plain_count() -> None:

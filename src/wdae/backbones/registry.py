@@ -14,7 +14,7 @@ from wdae.errors import RecipeError, nearest
 Factory = TypeVar("Factory", bound=Callable[..., Backbone])
 
 _FACTORIES: dict[str, Callable[..., Backbone]] = {}
-_OURS = ("conv4", "efficientnet_lite", "resnet", "wide_resnet")
+_OURS = ("conv4", "efficientnet_lite", "resnet", "second_order", "wide_resnet")
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
