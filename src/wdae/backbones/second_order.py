@@ -40,7 +40,8 @@ def distance_covariances(maps: Tensor, scale: Tensor) -> Tensor:
     mean = distance.mean(2, keepdim=True)
     centred = distance - mean - mean.transpose(1, 2) + mean.mean(1, keepdim=True)
     i, j = torch.triu_indices(maps.shape[1], maps.shape[1], device=maps.device)
-    return centred[:, i, j]
+    upper: Tensor = centred[:, i, j]
+    return upper
 
 
 class SecondOrderBlock(TripleBlock):
