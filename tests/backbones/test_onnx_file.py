@@ -125,6 +125,9 @@ def test_a_model_keeps_the_file_and_needs_trust(
     backbone = load(model, trust=name).backbone
     assert backbone is not None and backbone.preprocessing.interpolation == "bicubic"
     assert torch.equal(backbone.features([photo]), before)
+    whole = str(tmp_path / "m.onnx")
+    assert run_app(root(), ["export", model, "--to", "onnx", "-o", whole, "--trust", name]) == 0
+    assert run_app(root(), ["info", whole]) == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -274,21 +276,37 @@ def net():
 """
 
 
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """In a folder that is not on Python's path, its factory not yet imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(folder))])
+        patch.delitem(sys.modules, "eyes_of_mine", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a factory and photos in it, and a model ``m`` that was learned with them."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "eyes_of_mine.py").write_text(_OWN)
+    folders(folder / "photos", ["n1", "n2", "n3"], 6, seed=0)
+    words = ["learn", "photos", "-o", "m", "--backbone", "eyes_of_mine:net", "--method", "initial-estimate"]
+    with working_in(folder):
+        assert run_app(root(), [*words, "--crop", "0.8", "--device", "cpu"]) == 0
+    return folder
+
+
 @pytest.fixture
-def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a factory and photos in it, not on Python's path."""
-    (tmp_path / "eyes_of_mine.py").write_text(_OWN)
-    folders(tmp_path / "photos", ["n1", "n2", "n3"], 6, seed=0)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
-    monkeypatch.delitem(sys.modules, "eyes_of_mine", raising=False)
-    return tmp_path
+def at_work(learned: Path) -> Iterator[Path]:
+    """That folder, to work in."""
+    with working_in(learned):
+        yield learned
 
 
 def test_a_factory_in_the_working_folder(at_work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "eyes_of_mine:net"
-    words = ["learn", "photos", "-o", "m", "--backbone", name, "--method", "initial-estimate"]
-    assert run_app(root(), [*words, "--crop", "0.8"]) == 0
     card = load("m", trust=name).backbone
     assert isinstance(card, PictureBackbone)
     rule = card.preprocessing
@@ -334,10 +352,8 @@ def test_absent_libraries_keep_their_advice(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_device_that_is_not_there(at_work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = str(next((at_work / "photos" / "n1").iterdir()))
     name = "eyes_of_mine:net"
-    assert run_app(root(), ["learn", "photos", "-o", "m", "--backbone", name, "--device", "cuda"]) == 2
+    assert run_app(root(), ["learn", "photos", "-o", "n", "--backbone", name, "--device", "cuda"]) == 2
     assert "no usable GPU" in capsys.readouterr().err
-    words = ["learn", "photos", "-o", "m", "--backbone", name, "--method", "initial-estimate"]
-    assert run_app(root(), [*words, "--device", "cpu"]) == 0
     for command in (["predict", "m", photo], ["add", "m", "--class", "d", photo]):
         assert run_app(root(), [*command, "--trust", name, "--device", "cuda:3"]) == 2
         assert "no usable GPU" in capsys.readouterr().err

@@ -73,7 +73,11 @@ def _nodes(backbone: Backbone, node: Callable[..., Any]) -> Iterator[Any]:
 def _stage_nodes(stage: nn.Module, name: str, given: str, node: Callable[..., Any]) -> Iterator[Any]:
     """The steps of a stage; values are named after the stage."""
     values: dict[fx.Node, str] = {}
-    for step in _Tracer().trace(stage).nodes:
+    try:
+        steps = _Tracer().trace(stage).nodes
+    except Exception as error:  # whatever a network of others does with what is no tensor
+        raise UnwritableError(f"no graph is written of {type(stage).__name__}: {error}") from error
+    for step in steps:
         inputs = [values[one] for one in step.all_input_nodes]
         out = f"{name}/{step.name}"
         if step.op == "placeholder":
