@@ -46,7 +46,9 @@ def facts_of(path: str | Path) -> dict[str, Any]:
         }
         for kind, values in (("inputs", proto.graph.input), ("outputs", proto.graph.output))
     }
-    can = {"can_be_taught": MODEL in known, "bytes": Path(path).stat().st_size}
+    backbone = facts.get("backbone")
+    foreign = isinstance(backbone, dict) and ":" in str(backbone.get("name"))  # in the graph alone
+    can = {"can_be_taught": MODEL in known and not foreign, "bytes": Path(path).stat().st_size}
     return {"path": str(path), "format": known["format"], **facts, **shapes, **can}
 
 
