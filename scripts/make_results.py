@@ -177,6 +177,8 @@ def benchmark_section(path: Path) -> list[str]:
         shutil.copyfile(picture, IMAGES / f"benchmark-{picture.name}")  # the site holds what is in docs/
         out += [f"![{picture.stem}](images/benchmark-{picture.name})", ""]
     for heading, rows in _tables(record):
+        if len(rows) == 1 and len(rows[0]) > _WIDEST:
+            rows = [{"": name, "figure": value} for name, value in rows[0].items()]
         head = list(rows[0])
         out += [f"{heading}:", ""] if heading not in ("rows", "") else []
         cells = [[_short(row.get(name)) for name in head] for row in rows]
@@ -184,8 +186,15 @@ def benchmark_section(path: Path) -> list[str]:
     return out
 
 
+_WIDEST = 12
+"""Columns of a single row; more are written as lines."""
+
+
 def _tables(record: dict[str, Any], heading: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Lists of rows, and groups of equal rows by name, wherever they stand in a record."""
+    """Figures, lists of rows, and groups of equal rows by name, wherever they stand in a record."""
+    alone = {name: value for name, value in record.items() if isinstance(value, float)}
+    if alone and not heading:
+        yield heading, [alone]
     for name, value in record.items():
         title = f"{heading}, {name}" if heading else name.replace("_", " ")
         if isinstance(value, list) and value and isinstance(value[0], dict):
