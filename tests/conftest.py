@@ -26,9 +26,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=gc.disable)
 
 
-# Tests send signals to themselves and to processes they start, which inherit what is ignored here.
+# Tests send signals to themselves and to processes they start, which inherit what is ignored here: SIGHUP
+# where the tests were started by nohup, SIGINT where a script started them in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests were started by nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")

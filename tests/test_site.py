@@ -15,7 +15,7 @@ from mkdocs.config import load_config
 import wdae
 
 ROOT = Path(__file__).parents[1]
-WRITTEN = ("runs", "site", "plots", "rows", "photos", "images", "model", "backbone")
+WRITTEN = ("runs", "site", "plots", "rows", "photos", "images", "model", "backbone", "seeds.md")
 BASES = (ROOT / "src" / "wdae", ROOT, ROOT / "docs", ROOT / "tests")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
