@@ -113,7 +113,7 @@ def test_the_list_says_what_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["embedded"]["megabytes"] == pytest.approx(size, abs=0.1)
     assert run_app(root(), ["backbones"]) == 0
     assert "has seen" in (said := capsys.readouterr().out) and "wdae[lite]" in said
-    assert "dinov2-small" in said
+    assert "dinov2-small" in said and "clip-vit-b32" in said
 
 
 def test_entries_that_ship(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
