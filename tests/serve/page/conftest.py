@@ -90,7 +90,9 @@ class Shown:
 
     def drag_in(self, *paths: Path, onto: str = '[aria-label^="Drop pictures"]') -> None:
         """Files and folders of this machine, dragged in by the browser itself."""
-        box = self.page.locator(onto).first.bounding_box()
+        target = self.page.locator(onto).first
+        while (box := target.bounding_box()) is None:  # the view is being drawn anew
+            self.page.wait_for_timeout(50)
         client = self.page.context.new_cdp_session(self.page)
         data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
         place = {"x": box["x"] + 12, "y": box["y"] + 12, "data": data}
