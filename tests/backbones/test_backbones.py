@@ -14,6 +14,7 @@ from wdae.backbones.second_order import distance_covariances
 from wdae.errors import RecipeError, WdaeError
 
 SIZES = {  # name: features, parameters, side after the last stage at the default size
+    "conv4-32": (800, 28_768),
     "conv4-64": (1600, 112_832),
     "conv4-512": (512, 2_603_872),
     "efficientnet-lite0": (1280, 3_371_008),

@@ -9,6 +9,8 @@ import pytest
 
 from wdae.comparison.config import CompareRecipe
 from wdae.config import Config, dump, load
+from wdae.episodic.config import EpisodicRecipe
+from wdae.episodic.learners import build_learner
 from wdae.stage1.config import Stage1Config
 from wdae.stage2.config import MetaRecipe
 
@@ -32,7 +34,10 @@ NEWER = (
     "episode_seed: null\n",
     "  groups: 1\n",
 )
-META = [f for f in FILES if f.parent.name != "compare" and not f.name.startswith("stage1-")]
+EPISODIC = [f for f in FILES if f.name.startswith("conv4-") and f.name != "conv4-lwof.yaml"]
+META = [
+    f for f in FILES if f.parent.name != "compare" and not f.name.startswith("stage1-") and f not in EPISODIC
+]
 
 
 def test_there_are_recipes() -> None:
@@ -71,6 +76,13 @@ def test_a_stage_2_recipe_is_valid_and_named_like_its_file(file: Path) -> None:
 @pytest.mark.parametrize("file", [f for f in FILES if f.name.startswith("stage1-")], ids=lambda f: f.stem)
 def test_a_stage_1_recipe_is_valid(file: Path) -> None:
     assert load(Stage1Config, file).epochs >= 1
+
+
+@pytest.mark.parametrize("file", EPISODIC, ids=lambda f: f.stem)
+def test_a_recipe_from_pictures_is_valid_and_builds_what_it_names(file: Path) -> None:
+    recipe = load(EpisodicRecipe, file)
+    assert file.stem.endswith(recipe.method)
+    assert sum(p.numel() for p in build_learner(recipe).parameters()) > 30_000
 
 
 def test_the_ablations_differ_from_the_paper_model_in_one_thing_each() -> None:

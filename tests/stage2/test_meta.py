@@ -26,6 +26,7 @@ from wdae.stage2.learner import Learner, TrainingBatch, as_method, build_learner
 from wdae.stage2.state import learning_rate
 from wdae.stage2.train import train
 from wdae.storage.checkpoint import load_checkpoint
+from wdae.synthetic import synthetic_bank
 
 
 def recipe(
@@ -291,6 +292,22 @@ def test_the_same_seed_gives_the_same_weights(small_bank: FeatureBank, kind: str
     first = train(recipe(kind, dropout=dropout), small_bank)
     again = train(recipe(kind, dropout=dropout), small_bank, on_progress=lambda *_, **__: torch.rand(3))
     assert equal(first, again)
+
+
+def test_the_number_of_threads_does_not_matter() -> None:
+    """So large that torch would share a product out among threads, which adds up in another order."""
+    bank = synthetic_bank(64, 6, 8, 20, 256, seed=3, held_out_per_class=5)
+    own = recipe("gnn", steps=2, episodes_per_step=16, n_fake=15, base_queries=60, validate_every=2)
+    wide = own.model_copy(update={"denoiser": DenoiserConfig(kind="gnn", hidden=128)})
+    found = {}
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found[threads] = train(wide, bank)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+    assert equal(found[1], found[2])
 
 
 def test_early_stopping(small_bank: FeatureBank) -> None:

@@ -38,7 +38,7 @@ def weightless_graph(backbone: Backbone) -> Any:
 
     >>> from wdae.backbones import build
     >>> [node.op_type for node in weightless_graph(build("conv4-64", image_size=16)).graph.node][:4]
-    ['Conv', 'BatchNormalization', 'Relu', 'MaxPool']
+    ['Conv', 'BatchNormalization', 'MaxPool', 'Relu']
     """
     try:
         from onnx import TensorProto, helper

@@ -21,7 +21,7 @@ _PIECE = 2**20
 _PATIENCE = 60.0  # seconds without a byte
 _MOST_BYTES = 2**31
 ENTRIES = ASSETS / "backbones.json"
-"""Backbones of others that can be fetched. Their digests are those that are published with them."""
+"""Backbones of others that can be fetched; docs/guides/backbones.md says where their digests come from."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 

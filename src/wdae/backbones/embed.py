@@ -121,9 +121,7 @@ def eager_features(backbone: Backbone, images: Tensor) -> Tensor:
 
 
 def folded(backbone: Backbone) -> Backbone:
-    """A copy for evaluation, each BatchNorm folded into the convolution before it: the same features to
-    rounding, a few to ten percent faster on CPUs.
-    """
+    """A copy for evaluation, each BatchNorm folded into the convolution before it: the same to rounding."""
     copied = deepcopy(backbone).eval()
     for part in list(copied.modules()):
         if type(part) is nn.Sequential:

@@ -102,6 +102,14 @@ REPORTED: dict[str, dict[int, dict[str, dict[str, ByShots]]]] = {
 }
 
 
+FROM_PICTURES = {
+    **{row: REPORTED["mini-imagenet"][2][row] for row in ("maml", "prototypical", "relation", "gnn", "r2d2")},
+    "r2d2-512": _novel((51.20, 0.60), (68.20, 0.60)),
+    "lwof-conv4": _novel((56.20, 0.86), (72.81, 0.62)),
+}
+"""The Conv-4 rows of table 2, which we train from pictures."""
+
+
 def reported(benchmark: str, table: int, row: str, metric: str, n_shot: int) -> Figure | None:
     """The paper's figure for a row, where it has one.
 

@@ -79,7 +79,7 @@ class Batches(ABC):
         self.batch, self.share = config.batch, config.batch // size
         self.mine = slice(rank * self.share, (rank + 1) * self.share)
         self.steps_per_epoch = count // config.batch
-        self.copies = 1 if config.rotation is None else {4: 4, 1: 2}[config.rotation.turns]
+        self.copies = config.copies
         self.augment = config.augment
         self.picture_side = self.stored_side = side
         self.side = self.augment.size or side

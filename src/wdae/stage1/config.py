@@ -196,6 +196,11 @@ class Stage1Config(Config):
     seed: int = Field(default=0, ge=0)
     """Seed of everything random."""
 
+    @property
+    def copies(self) -> int:
+        """How often a picture goes through the network in a step: turned copies count."""
+        return 1 if self.rotation is None else {4: 4, 1: 2}[self.rotation.turns]
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.augment.crop != "resized" and self.augment.size not in (None, self.data.size):

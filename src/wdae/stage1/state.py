@@ -128,10 +128,6 @@ class Stage1State:
             raise RecipeError(f"{path} was written with another recipe; differing: {what}")
         restore_module(self.model, _under("model.", checkpoint.tensors), path)
         restore_optimiser(self.optimiser, _under("optimiser.", checkpoint.tensors))
-        for parameter, buffers in self.optimiser.state.items():
-            if isinstance(buffers.get("momentum_buffer"), Tensor):
-                # In the parameter's memory layout, which the file does not keep: fused steps need it.
-                buffers["momentum_buffer"] = torch.empty_like(parameter).copy_(buffers["momentum_buffer"])
         if self.average is not None:
             restore_module(self.average.module, _under("average.", checkpoint.tensors), path)
             self.average.updates = state.average_updates

@@ -148,6 +148,12 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
         if len(kinds) > 1 or set(state) not in (set(), set(range(len(shapes)))):
             raise ValueError("its buffers are not those of its parameters")
         optimiser.load_state_dict({"state": state, "param_groups": groups})
+        for parameter, buffers in optimiser.state.items():
+            for name, value in buffers.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    # In the parameter's memory layout, which the file does not keep: fused steps need it.
+                    buffers[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device)
+                    buffers[name].copy_(value)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise StorageError(f"the checkpoint's optimiser is altered: {error!r}") from error
 

@@ -1,0 +1,46 @@
+"""``wdae episodic``: a backbone and a method trained together, from pictures."""
+
+from __future__ import annotations
+
+from wdae.cli.options import Device, Force, Output, Resume, check_sources
+from wdae.cli.recipe import recipe_command
+from wdae.episodic.config import EpisodicRecipe
+from wdae.printing import say
+
+
+@recipe_command(EpisodicRecipe)
+def episodic(
+    recipe: EpisodicRecipe,
+    *,
+    output: Output,
+    device: Device = "auto",
+    resume: Resume = False,
+    force: Force = False,
+    max_seconds: float | None = None,
+) -> None:
+    """Train a backbone and a few-shot method together, on episodes of pictures.
+
+    As the Conv-4 rows of the paper's table 2 were trained by their authors: matching, prototypical and
+    relation networks, GNN, R2-D2, MAML. Validation classes choose the weights, novel classes test them once,
+    at the end. The run folder gets curves (metrics.jsonl), a checkpoint, the kept weights (model.safetensors)
+    and the result. A run that was stopped goes on with the same command and --resume; one that is finished is
+    tested again.
+
+    Parameters
+    ----------
+    max_seconds
+        Stop after this time with a checkpoint to resume from.
+    """
+    if not resume:
+        check_sources([recipe.data.path])
+    from wdae.episodic.run import run_episodic
+
+    result = run_episodic(recipe, output, device=device, resume=resume, force=force, max_seconds=max_seconds)
+    if result is None:
+        say(f"{output}: stopped before the last step; go on with --resume")
+        return
+    info, novel = result.info, result.metrics["novel"]
+    say(
+        f"{result.label}, {result.n_way}-way {result.n_shot}-shot: {novel.percent()} on {novel.n:,} episodes"
+        f" of novel classes; kept step {info['kept_step']}, validation {100 * info['validation']:.2f}"
+    )

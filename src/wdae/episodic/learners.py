@@ -1,0 +1,174 @@
+"""What is trained on episodes of pictures: a backbone below a head, or a network adapted as a whole."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wdae import backbones
+from wdae.backbones import Backbone
+from wdae.backbones.embed import eager_features
+from wdae.episodic.config import EpisodicRecipe
+from wdae.episodic.heads import HEADS, EpisodeHead
+from wdae.errors import RecipeError, nearest
+from wdae.nn.inner_loop import gradient_steps, support_loss
+from wdae.runtime.device import full_precision
+
+
+class EpisodicLearner(nn.Module):
+    """Pictures to scores of an episode's queries, in two steps: each picture alone, then together.
+
+    ``transductive``: whether the queries of an episode inform each other in the test.
+    """
+
+    transductive: ClassVar[bool] = False
+
+    @abstractmethod
+    def embed(self, pictures: Tensor) -> Tensor:
+        """What each picture alone becomes: ``[B, 3, S, S]`` to ``[B, D]`` float32."""
+
+    @abstractmethod
+    def score(self, support: Tensor, queries: Tensor) -> Tensor:
+        """Support ``[E, n, K, D]``, queries ``[E, Q, D]`` to scores ``[E, Q, n]`` float32."""
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """What is minimised: cross-entropy."""
+        return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+    def compile_stages(self) -> None:
+        """Compile what can be, for training."""
+
+
+class FeatureLearner(EpisodicLearner):
+    """A backbone whose features a head compares.
+
+    In training BatchNorm uses the statistics of a step's pictures, in tests its running ones, so no query
+    sees another.
+    """
+
+    def __init__(self, backbone: Backbone, head: EpisodeHead) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+        self._compiled = False
+
+    def compile_stages(self) -> None:
+        """Compile each stage in place; tests run as before."""
+        self._compiled = True
+        for stage in self.backbone.stages:
+            stage.compile(dynamic=False)
+
+    def embed(self, pictures: Tensor) -> Tensor:
+        """The backbone's features."""
+        use_compiled = self._compiled and self.training
+        hidden = self.backbone(pictures) if use_compiled else eager_features(self.backbone, pictures)
+        return hidden.float()
+
+    def score(self, support: Tensor, queries: Tensor) -> Tensor:
+        """What the head says."""
+        if self.head.mixed:
+            return self.head(support, queries)  # type: ignore[no-any-return]
+        with full_precision(support):
+            return self.head(support, queries)  # type: ignore[no-any-return]
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The head's."""
+        return self.head.loss(scores, labels)
+
+
+class MamlLearner(EpisodicLearner):
+    """Convolutions and a linear layer that a few gradient steps on the shots adapt, their start learned.
+
+    Finn et al., "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017,
+    https://arxiv.org/abs/1703.03400 (algorithm 2), to second order. As in the authors' code, BatchNorm uses
+    the statistics of what it is given, in tests too: of the shots, and of all queries of an episode together.
+    So queries inform each other.
+
+    Every episode has weights of its own, so a convolution is a product of patches with them, for all episodes
+    at once.
+
+    Args:
+        backbone: blocks of convolution, BatchNorm and what follows (``conv4-32`` is the authors').
+        side: of the pictures.
+        steps, test_steps, rate: of the inner loop, in training and in tests.
+    """
+
+    transductive = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        side: int,
+        ways: int,
+        steps: int = 5,
+        test_steps: int = 10,
+        rate: float = 0.01,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.side, self.n_steps, self.test_steps = backbone, side, steps, test_steps
+        self.rate = rate
+        self.classify = nn.Linear(backbone.feature_dim, ways)
+        blocks = [list(stage.children()) for stage in backbone.stages]
+        if not all(isinstance(b[0], nn.Conv2d) and isinstance(b[1], nn.BatchNorm2d) for b in blocks):
+            raise RecipeError("maml needs a backbone of four convolutions: conv4-32 or conv4-64")
+
+    def embed(self, pictures: Tensor) -> Tensor:
+        """The pictures themselves, channels last."""
+        return pictures.permute(0, 2, 3, 1).flatten(1)
+
+    def score(self, support: Tensor, queries: Tensor) -> Tensor:
+        """Adapt to the support, then classify the queries."""
+        E, n, K, _ = support.shape
+        targets = torch.eye(n, device=support.device).repeat_interleave(K, 0).expand(E, -1, -1)
+        ones = support.new_ones(E, n * K)
+        with full_precision(support):
+            shots = support.reshape(E, n * K, self.side, self.side, 3)
+            adapted = gradient_steps(
+                lambda *weights: support_loss(self._network(shots, weights), targets, ones),
+                [p.expand(E, *p.shape) for p in self.parameters()],
+                [self.rate] * (self.n_steps if self.training else self.test_steps),
+                training=self.training,
+            )
+            return self._network(queries.reshape(E, -1, self.side, self.side, 3), adapted)
+
+    def _network(self, x: Tensor, weights: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+        """Pictures ``[E, B, S, S, 3]`` with weights of each episode to scores ``[E, B, n]``."""
+        *blocks, last, offset = weights
+        for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+            E, B, H, W, C = x.shape
+            patches = F.pad(x, (0, 0, 1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)  # [E, B, H, W, C, 3, 3]
+            x = patches.reshape(E, B * H * W, C * 9) @ kernel.flatten(2).transpose(1, 2)
+            var, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
+            slope = gain.unsqueeze(1) * torch.rsqrt(var + 1e-5)
+            x = torch.addcmul(bias.unsqueeze(1) - mean * slope, x, slope)
+            maps = F.max_pool2d(x.view(E * B, H, W, -1).permute(0, 3, 1, 2), 2)
+            x = torch.relu(maps).permute(0, 2, 3, 1).unflatten(0, (E, B))
+        return x.flatten(2) @ last.transpose(1, 2) + offset.unsqueeze(1)
+
+
+def build_learner(config: EpisodicRecipe) -> EpisodicLearner:
+    """A new learner whose initial weights depend on the seed alone."""
+    kind: type[nn.Module] = MamlLearner if config.method == "maml" else HEADS[config.method]
+    known = [name for name, p in inspect.signature(kind).parameters.items() if p.default is not p.empty]
+    for name in config.options:
+        if name not in known:
+            raise RecipeError(
+                f"{config.method} has no option {name!r}{nearest(name, known)}; accepted: {', '.join(known)}"
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        backbone = backbones.build(config.backbone, **config.backbone_options)
+        if backbone.image_size != config.data.size and backbone.pool != "mean":
+            raise RecipeError(
+                f"{config.backbone} is for pictures of {backbone.image_size} px, data.size is "
+                f"{config.data.size}; set data.size or backbone_options.image_size"
+            )
+        if config.method == "maml":
+            return MamlLearner(backbone, config.data.size, config.episode.ways, **config.options)  # type: ignore[arg-type]
+        widths = [m.out_channels for m in backbone.modules() if isinstance(m, nn.Conv2d)]
+        head = HEADS[config.method](backbone.feature_dim, widths[-1], config.episode.ways, **config.options)
+        return FeatureLearner(backbone, head)

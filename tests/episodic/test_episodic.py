@@ -1,0 +1,258 @@
+"""Training on episodes of pictures: every method learns, goes on exactly and is its paper's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import conv4_results
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from wdae import backbones
+from wdae.bank import ClassSet
+from wdae.cli.main import main
+from wdae.config import load
+from wdae.episodic.config import EpisodicRecipe
+from wdae.episodic.heads import HEADS, GraphHead, PrototypicalHead, R2D2Head, RelationHead
+from wdae.episodic.learners import MamlLearner, build_learner
+from wdae.episodic.run import MODEL, train_and_test
+from wdae.episodic.train import CHECKPOINT, EpisodeBatches, measure, pool_of
+from wdae.errors import RecipeError
+from wdae.evaluation.results import Result
+from wdae.parts import Part
+from wdae.runs.run import Run
+from wdae.storage.checkpoint import load_checkpoint
+
+METHODS = [*HEADS, "maml"]
+SIDE = 16
+SMALL: dict[str, Any] = {
+    "data.path": "nowhere",
+    "data.size": SIDE,
+    "backbone": "conv4-32",
+    "backbone_options": {"image_size": SIDE},
+    "episode": {"ways": 3, "queries": 3, "per_step": 4},
+    "measure": {"ways": 3, "queries": 3, "every": 4, "validation_episodes": 10, "episodes": 30},
+    "steps": 8,
+    "augment": {"padding": 1, "flip": 0.0, "brightness": 0.0, "contrast": 0.0, "saturation": 0.0},
+    "log_every": 4,
+}
+OWN: dict[str, dict[str, Any]] = {
+    "relation": {
+        "backbone": "conv4-64",
+        "backbone_options": {"image_size": 40, "pooled_blocks": 2, "final_relu": True},
+        "data.size": 40,
+        "episode": {"ways": 3, "queries": 2, "per_step": 2},
+    },
+    "gnn": {"options": {"embedded": 16, "hidden": 16}},
+    "maml": {"options": {"steps": 2, "test_steps": 3, "rate": 0.1}},
+}
+
+
+def recipe(method: str, **changes: Any) -> EpisodicRecipe:
+    given = {key.replace("__", "."): value for key, value in changes.items()}
+    return load(EpisodicRecipe, None, SMALL | {"method": method} | OWN.get(method, {}) | given)
+
+
+def stripes(classes: int, seed: int, side: int) -> np.ndarray:
+    """Ten pictures a class: stripes of a direction of its own, on a colour that says nothing."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:side, :side]
+    angles = np.pi * (np.arange(classes) + rng.uniform()) / classes
+    phase = rng.uniform(0, 6, (classes, 10, 1, 1))
+    turned = x * np.cos(angles)[:, None, None] + y * np.sin(angles)[:, None, None]
+    wave = 40 * np.sin(1.2 * turned[:, None] + phase)[..., None]
+    colour = rng.uniform(-80, 80, (classes, 10, 1, 1, 3))
+    return (
+        (128 + wave + colour + rng.normal(0, 15, (classes, 10, side, side, 3))).clip(0, 255).astype(np.uint8)
+    )
+
+
+def pools(side: int = SIDE) -> dict[Part, ClassSet]:
+    def pool(classes: int, seed: int) -> ClassSet:
+        images = torch.from_numpy(stripes(classes, seed, side)).flatten(0, 1).permute(0, 3, 1, 2)
+        names = tuple(f"class {c}" for c in range(classes))
+        return pool_of(images, torch.arange(classes).repeat_interleave(10), names)
+
+    return {Part.BASE_TRAIN: pool(12, 1), Part.VALIDATION: pool(6, 2), Part.NOVEL: pool(6, 3)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_whole_and_goes_on_exactly(method: str, tmp_path: Path) -> None:
+    config = recipe(method)
+    data = pools(config.data.size)
+    whole = Run.create(tmp_path / "whole", config)
+    result = train_and_test(whole, config, data)
+    assert result is not None
+    assert sum("loss" in row for row in whole.metrics()) == 2
+    assert [row["step"] for row in whole.metrics() if "validation" in row] == [0, 4, 8]
+    assert result.info["transductive"] is (method == "maml")
+    assert Result.load(next(whole.results.glob("*.json"))).metrics == result.metrics
+
+    parts = Run.create(tmp_path / "parts", config)
+    assert train_and_test(parts, config, data, max_seconds=0) is None
+    step = load_checkpoint(parts.path / CHECKPOINT).state["step"]
+    assert 0 < step < config.steps
+    again = train_and_test(parts, config, data, resume=True)
+    assert again is not None and again.metrics == result.metrics
+    a, b = (load_checkpoint(run.path / MODEL).tensors for run in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    with pytest.raises(RecipeError, match="differing: shots"):
+        train_and_test(parts, recipe(method, shots=2), data, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "gain"), [("prototypical", 0.3), ("matching", 0.3), ("r2d2", 0.3), ("maml", 0.15)]
+)
+def test_training_helps_over_the_start(method: str, gain: float) -> None:
+    """Without a run's choice by validation: a few steps alone raise accuracy on classes never seen."""
+    config, data = recipe(method), pools()
+    learner = build_learner(config)
+    before = measure(learner, config, data[Part.NOVEL], 100, 0).mean()
+    optimiser = torch.optim.Adam(learner.parameters(), 3e-3)
+    E, n, K, Q = 4, 3, 1, 3
+    labels = torch.arange(n).repeat_interleave(Q).expand(E, -1)
+    learner.train()
+    for _, pictures in zip(range(24), EpisodeBatches(data[Part.BASE_TRAIN], config).since(0), strict=False):
+        known = learner.embed(pictures).unflatten(0, (E, n, K + Q))
+        loss = learner.loss(learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2)), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert measure(learner, config, data[Part.NOVEL], 100, 0).mean() > before + gain
+
+
+def test_prototypical_scores_are_distances() -> None:
+    support, queries = torch.randn(2, 3, 4, 8), torch.randn(2, 5, 8)
+    scores = PrototypicalHead(8, 2, 3)(support, queries)
+    wanted = -torch.cdist(queries, support.mean(2)).square()
+    assert torch.allclose(scores.log_softmax(-1), wanted.log_softmax(-1), atol=1e-4)
+
+
+def test_r2d2_solves_a_ridge_regression() -> None:
+    support, queries = torch.randn(1, 3, 2, 8), torch.randn(1, 5, 8)
+    scores = R2D2Head(8, 2, 3, penalty=0.5, scale=2.0)(support, queries)
+    X, Y = support[0].flatten(0, 1) / 8**0.5, torch.eye(3).repeat_interleave(2, 0)
+    W = torch.linalg.solve(X.T @ X + 0.5 * torch.eye(8), X.T @ Y)
+    assert torch.allclose(scores[0], 2.0 * queries[0] / 8**0.5 @ W, atol=1e-4)
+
+
+def test_relation_convolves_a_class_beside_a_query() -> None:
+    head = RelationHead(4 * 10 * 10, 4, 3).eval()
+    support, queries = torch.randn(1, 3, 2, 400), torch.randn(1, 2, 400)
+    found = head(support, queries)
+    kernel = torch.cat([head.of_class.weight, head.of_query.weight], 1)
+    for q in range(2):
+        for c in range(3):
+            pair = torch.cat([support[0, c].sum(0).view(4, 10, 10), queries[0, q].view(4, 10, 10)])
+            one = head.decide(head.second(head.first(F.conv2d(pair[None], kernel))))
+            assert torch.allclose(found[0, q, c], torch.sigmoid(one).squeeze(), atol=1e-5)
+
+
+def test_a_graph_network_scores_each_query_by_itself() -> None:
+    head = GraphHead(6, 2, 3, embedded=8, hidden=8).eval()
+    support, queries = torch.randn(2, 3, 2, 6), torch.randn(2, 4, 6)
+    together = head(support, queries)
+    alone = torch.cat([head(support, queries[:, q : q + 1]) for q in range(4)], 1)
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def slow_network(learner: MamlLearner, pictures: Tensor, weights: list[Tensor]) -> Tensor:
+    """One episode with torch's own convolutions and BatchNorm."""
+    *blocks, last, offset = weights
+    for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        hidden = F.conv2d(pictures, kernel, padding=1)
+        hidden = F.batch_norm(hidden, None, None, gain, bias, training=True)
+        pictures = F.max_pool2d(torch.relu(hidden), 2)
+    return F.linear(pictures.permute(0, 2, 3, 1).flatten(1), last, offset)
+
+
+def test_maml_is_gradient_steps_on_one_episode_after_another_to_second_order() -> None:
+    torch.manual_seed(0)
+    learner = (
+        MamlLearner(backbones.build("conv4-32", image_size=20), 20, 3, steps=2, rate=0.05).double().train()
+    )
+    support, queries = torch.rand(2, 3, 2, 3, 20, 20).double(), torch.rand(2, 4, 3, 20, 20).double()
+    labels = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2]])
+    flat = (
+        learner.embed(support.flatten(0, 2)).view(2, 3, 2, -1),
+        learner.embed(queries.flatten(0, 1)).view(2, 4, -1),
+    )
+    scores = learner.score(*flat)
+    found = torch.autograd.grad(learner.loss(scores, labels), list(learner.parameters()))
+    slow = []
+    for e in range(2):
+        weights: list[Tensor] = list(learner.parameters())
+        for _ in range(2):
+            shots = slow_network(learner, support[e].flatten(0, 1), weights)
+            loss = F.cross_entropy(shots, torch.arange(3).repeat_interleave(2))
+            slopes = torch.autograd.grad(loss, weights, create_graph=True)
+            weights = [w - 0.05 * g for w, g in zip(weights, slopes, strict=True)]
+        slow.append(slow_network(learner, queries[e], weights))
+    wanted = torch.stack(slow)
+    assert torch.allclose(scores, wanted, atol=1e-4)
+    expected = torch.autograd.grad(learner.loss(wanted, labels), list(learner.parameters()))
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-3 * float(b.abs().max()) + 1e-7)
+
+
+def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> None:
+    config = recipe("matching", augment__crop="none")
+    batches = EpisodeBatches(pools()[Part.BASE_TRAIN], config)
+    first, second = (batches.since(step) for step in (0, 1))
+    next(first)
+    assert torch.equal(next(first), next(second))
+
+
+def test_faults_are_named() -> None:
+    with pytest.raises(RecipeError, match="one number of classes"):
+        recipe("gnn", episode={"ways": 4, "queries": 3})
+    with pytest.raises(RecipeError, match="matching has no option 'scael'; did you mean 'scale'"):
+        build_learner(recipe("matching", options={"scael": 1.0}))
+    with pytest.raises(RecipeError, match=r"pictures of 32 px, data\.size is 16"):
+        build_learner(recipe("matching", backbone_options={"image_size": 32}))
+    with pytest.raises(RecipeError, match="maml needs a backbone of four convolutions"):
+        build_learner(recipe("maml", backbone="resnet12", backbone_options={"widths": [4, 4, 4, 4]}))
+
+
+def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part, classes, seed in (("base", 4, 1), ("validation", 3, 2), ("novel", 3, 3)):
+        for c, some in enumerate(stripes(classes, seed, SIDE)):
+            folder = tmp_path / "pictures" / part / f"{part}-{c}"
+            folder.mkdir(parents=True)
+            for i, image in enumerate(some[:5]):
+                Image.fromarray(image).save(folder / f"{i}.png")
+    given = (
+        f"--method prototypical --data.path {tmp_path / 'pictures'} --data.size 16 --steps 2"
+        f" --data.cache-dir {tmp_path / 'cache'} --backbone conv4-32 --backbone-options.image-size 16"
+        " --episode.ways 3 --episode.queries 2 --episode.per-step 2 --measure.ways 3 --measure.queries 2"
+        f" --measure.validation-episodes 4 --measure.episodes 8 -o {tmp_path / 'run'} --device cpu"
+    ).split()
+    for more in ([], ["--resume"]):
+        with pytest.raises(SystemExit) as end:
+            main(["episodic", *given, *more])
+        assert end.value.code == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "3-way 1-shot" in said[-1]
+    assert said[0] == said[-1]
+
+    environment = tmp_path / "run" / "environment.json"
+    known = json.loads(environment.read_text())
+    environment.write_text(json.dumps(known | {"commit": "0" * 40 + "+"}))
+    with pytest.raises(SystemExit, match="with changes"):
+        conv4_results.collect(tmp_path / "run")
+    environment.write_text(json.dumps(known | {"commit": "0" * 40}))
+    record = conv4_results.collect(tmp_path / "run")
+    assert len(record["curve"]) == 2
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "one.json").write_text(json.dumps(record))
+    page = conv4_results.section(tmp_path / "records")
+    (line,) = [line for line in page if line.startswith("| prototypical | conv4-32 | 1 |")]
+    cells = [cell.strip() for cell in line.split("|")]
+    assert cells[5] == "49.42" and cells[7] == "8"
+    assert float(cells[6]) == pytest.approx(float(cells[4].split()[0]) - 49.42, abs=0.006)
