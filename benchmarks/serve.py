@@ -1,6 +1,7 @@
 """The service under load, beside a bare FastAPI route that runs the same backbone without batching.
 
-    python benchmarks/serve.py load               # 32 clients, one client, half load, no backbone
+    python benchmarks/serve.py load               # 32 clients, one client, no backbone
+    python benchmarks/serve.py half               # half of that load: half the clients, half the rate
     python benchmarks/serve.py start              # `wdae serve` until its page and its models are there
     python benchmarks/serve.py teach              # five classes of five pictures each
     python benchmarks/serve.py large              # a model with 1,000 classes and 20,000 examples
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import heapq
 import io
 import json
 import os
@@ -68,7 +70,7 @@ def predict(file: UploadFile):
     with torch.no_grad():
         found = predictions(model, network(pixels[None].copy()).float(), top=5)[0]
     return {"classes": found.classes, "probabilities": found.probabilities, "unknown": found.unknown}
-uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error", timeout_keep_alive=75)
 """
 EMPTY = """
 import sys, torch
@@ -184,8 +186,8 @@ async def closed_loop(port: int, path: str, clients: int, seconds: float) -> tup
     return len(times) / (time.perf_counter() - began), times
 
 
-async def open_loop(port: int, path: str, rate: float, seconds: float) -> list[float]:
-    """Requests that come at random moments, so many a second: how long each took."""
+async def open_loop(port: int, path: str, rate: float, seconds: float, *, even: bool = False) -> list[float]:
+    """So many requests a second, at random moments or evenly spaced, whatever the answers: their times."""
     sent, draw = [request(path, picture(i)) for i in range(32)], random.Random(0)
     idle = [await Connection.open(port) for _ in range(64)]
     times: list[float] = []
@@ -199,7 +201,7 @@ async def open_loop(port: int, path: str, rate: float, seconds: float) -> list[f
     tasks, due, number = [], time.perf_counter(), 0
     end = due + seconds
     while due < end:
-        due += draw.expovariate(rate)
+        due += 1 / rate if even else draw.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         tasks.append(asyncio.create_task(one(number, due)))
         number += 1
@@ -227,52 +229,110 @@ def model_path(port: int) -> str:
         return f"/api/v1/models/{client.models()[0].id}/predictions?nearest=0"
 
 
+@contextmanager
+def both(folder: Path) -> Iterator[dict[str, tuple[int, int, str]]]:
+    """The bare route in three ways and the service, warm: port, process and path of each."""
+    with (
+        server(BARE, 2) as bare,
+        server(BARE, 1) as bare_1,
+        server(BARE, 1, "graph") as bare_graph,
+        server(SERVICE, folder / "a") as ours,
+    ):
+        places = {"bare": (*bare, "/"), "bare, one thread": (*bare_1, "/")}
+        places |= {"bare, onnxruntime": (*bare_graph, "/"), "service": (*ours, model_path(ours[0]))}
+        for port, _, path in places.values():
+            asyncio.run(closed_loop(port, path, 4, 2.0))
+        yield places
+
+
+class Figures:
+    """Figures by name, of several rounds."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+
+    def note(self, name: str, *values: float) -> None:
+        """Add to what a name has."""
+        self.found.setdefault(name, []).extend(values)
+
+    def middle(self) -> dict[str, float]:
+        """The median of each."""
+        return {name: round(statistics.median(values), 2) for name, values in self.found.items()}
+
+
 def load(rounds: int, seconds: float) -> dict[str, Any]:
-    """Throughput and latency of both, round by round."""
-    figures: dict[str, list[float]] = {}
-
-    def note(name: str, value: float) -> None:
-        figures.setdefault(name, []).append(value)
-
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        with (
-            server(BARE, 2) as bare,
-            server(BARE, 1) as bare_1,
-            server(BARE, 1, "graph") as bare_graph,
-            server(SERVICE, folder / "a") as ours,
-            server(EMPTY, folder / "b") as empty,
-        ):
-            places = {
-                "bare": (*bare, "/"),
-                "bare, one thread": (*bare_1, "/"),
-                "bare, onnxruntime": (*bare_graph, "/"),
-                "service": (*ours, model_path(ours[0])),
-                "no backbone": (*empty, model_path(empty[0])),
-            }
-            for port, _, path in places.values():
-                asyncio.run(closed_loop(port, path, 4, 2.0))
-            for _ in range(rounds):
-                for name, (port, process, path) in places.items():
-                    before = cpu_seconds(process)
-                    rate, times = asyncio.run(closed_loop(port, path, 32, seconds))
-                    note(f"{name}: requests/s at 32 clients", rate)
-                    used = cpu_seconds(process) - before
-                    note(f"{name}: CPU ms a request at 32 clients", 1000 * used / len(times))
-                    alone = asyncio.run(closed_loop(port, path, 1, seconds / 2))[1]
-                    note(f"{name}: p50 ms, one client", percentile(alone, 0.5))
-                    note(f"{name}: p99 ms, one client", percentile(alone, 0.99))
-            best = statistics.median(figures["service: requests/s at 32 clients"])
-            for _ in range(rounds):
-                times = asyncio.run(open_loop(ours[0], places["service"][2], best / 2, 2 * seconds))
-                note("service: p50 ms at half load", percentile(times, 0.5))
-                note("service: p99 ms at half load", percentile(times, 0.99))
-    middle = {name: round(statistics.median(values), 2) for name, values in figures.items()}
-    for name in ("bare", "bare, one thread", "bare, onnxruntime"):
+    """Throughput and latency of all, round by round."""
+    figures = Figures()
+    with (
+        tempfile.TemporaryDirectory() as place,
+        both(Path(place)) as places,
+        server(EMPTY, Path(place) / "b") as empty,
+    ):
+        every = places | {"no backbone": (*empty, model_path(empty[0]))}
+        asyncio.run(closed_loop(empty[0], every["no backbone"][2], 4, 2.0))
+        for _ in range(rounds):
+            for name, (port, process, path) in every.items():
+                before = cpu_seconds(process)
+                rate, times = asyncio.run(closed_loop(port, path, 32, seconds))
+                figures.note(f"{name}: requests/s at 32 clients", rate)
+                used = cpu_seconds(process) - before
+                figures.note(f"{name}: CPU ms a request at 32 clients", 1000 * used / len(times))
+                alone = asyncio.run(closed_loop(port, path, 1, seconds / 2))[1]
+                figures.note(f"{name}: p50 ms, one client", percentile(alone, 0.5))
+                figures.note(f"{name}: p99 ms, one client", percentile(alone, 0.99))
+    middle = figures.middle()
+    for name in [one for one in places if one != "service"]:
         for figure in ("requests/s at 32 clients", "CPU ms a request at 32 clients"):
             mine, theirs = (middle[f"{one}: {figure}"] for one in ("service", name))
             middle[f"service / {name}, {figure}"] = round(mine / theirs, 2)
     return {"rounds": rounds, "figures": middle}
+
+
+def ideal(servers: int, load: float, count: int = 300_000) -> float:
+    """p99 / p50 of servers that take the same time for every request, and requests at random moments."""
+    draw, free, now, times = random.Random(0), [0.0] * servers, 0.0, []
+    for _ in range(count):
+        now += draw.expovariate(load * servers)
+        ends = max(now, heapq.heappop(free)) + 1
+        heapq.heappush(free, ends)
+        times.append(ends - now)
+    return percentile(times, 0.99) / percentile(times, 0.5)
+
+
+def half(rounds: int, seconds: float) -> dict[str, Any]:
+    """Latency at half load: 16 clients instead of 32, and half of the rate that each answered 32 clients at.
+
+    Requests of programs that do not know of each other come at random moments, some of them together; beside
+    that stands what two servers would have that take the same time for every request and do nothing else.
+    """
+    ways = ("16 clients", "half of its rate, at random moments", "half of its rate, evenly spaced")
+    times: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as place, both(Path(place)) as places:
+        places.pop("bare, one thread")
+        rates = {
+            name: asyncio.run(closed_loop(port, path, 32, seconds))[0]
+            for name, (port, _, path) in places.items()
+        }
+        for _ in range(rounds):
+            for name, (port, _, path) in places.items():
+                found = (
+                    asyncio.run(closed_loop(port, path, 16, seconds))[1],
+                    asyncio.run(open_loop(port, path, rates[name] / 2, seconds)),
+                    asyncio.run(open_loop(port, path, rates[name] / 2, seconds, even=True)),
+                )
+                for way, some in zip(ways, found, strict=True):
+                    times.setdefault((name, way), []).extend(some)
+    figures = {f"{name}: requests/s at 32 clients": rate for name, rate in rates.items()}
+    for (name, way), some in times.items():
+        p50, p99 = percentile(some, 0.5), percentile(some, 0.99)
+        figures |= {f"{name}: p50 ms, {way}": p50, f"{name}: p99 ms, {way}": p99}
+        figures[f"{name}: p99 / p50, {way}"] = p99 / p50
+        if name == "service":
+            figures[f"service: p99 / p50 of the bare route, {way}"] = p99 / percentile(
+                times["bare", way], 0.5
+            )
+    figures[f"two ideal servers: p99 / p50, {ways[1]}"] = ideal(2, 0.5)
+    return {"rounds": rounds, "figures": {name: round(value, 2) for name, value in figures.items()}}
 
 
 def start() -> dict[str, Any]:
@@ -411,9 +471,9 @@ def memory(count: int) -> dict[str, Any]:
             done += len(times)
             status = Path(f"/proc/{process}/status").read_text()
             used = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
-            found.append([done, round(used / 1024)])
-            print(*found[-1], flush=True)
-    return {"answers and MiB": found}
+            found.append({"answers": done, "MiB": round(used / 1024)})
+            print(found[-1], flush=True)
+    return {"memory": found}
 
 
 @contextmanager
@@ -587,7 +647,7 @@ def restart(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    what = ["load", "start", "teach", "large", "memory", "restart", "same", "page", "open"]
+    what = ["load", "half", "start", "teach", "large", "memory", "restart", "same", "page", "open"]
     parser.add_argument("what", choices=what)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -596,6 +656,7 @@ def main() -> None:
     given = parser.parse_args()
     record = {
         "load": lambda: load(given.rounds, given.seconds),
+        "half": lambda: half(given.rounds, given.seconds),
         "start": start,
         "teach": teach,
         "large": large,

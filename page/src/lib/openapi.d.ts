@@ -4,60 +4,60 @@
  */
 
 export interface paths {
-    "/health": {
+    "/api/v1/models/{m}/predictions": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /**
-         * Health
-         * @description Whether the process is alive.
-         */
-        get: operations["health_health_get"];
+        get?: never;
         put?: never;
-        post?: never;
+        /**
+         * Predict
+         * @description What is on a picture: a file of a form, its bytes as they are, or JSON with the picture as base64.
+         */
+        post: operations["predict_api_v1_models__m__predictions_post"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/ready": {
+    "/api/v1/models/{m}/predictions/batch": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /**
-         * Ready
-         * @description Whether it can answer: 503 while the database is away.
-         */
-        get: operations["ready_ready_get"];
+        get?: never;
         put?: never;
-        post?: never;
+        /**
+         * Predict Batch
+         * @description What is on several pictures; one that cannot be read is refused by itself.
+         */
+        post: operations["predict_batch_api_v1_models__m__predictions_batch_post"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/metrics": {
+    "/api/v1/models/{m}/predictions/stream": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /**
-         * Metrics
-         * @description For Prometheus.
-         */
-        get: operations["metrics_metrics_get"];
+        get?: never;
         put?: never;
-        post?: never;
+        /**
+         * Predict Stream
+         * @description JSON lines in, ``{"file": name, "picture": base64}``; JSON lines out, in the same order.
+         */
+        post: operations["predict_stream_api_v1_models__m__predictions_stream_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -288,66 +288,6 @@ export interface paths {
         get: operations["thumbnail_api_v1_models__m__pictures__p__thumbnail_get"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/models/{m}/predictions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Predict
-         * @description What is on a picture: a file of a form, its bytes as they are, or JSON with the picture as base64.
-         */
-        post: operations["predict_api_v1_models__m__predictions_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/models/{m}/predictions/batch": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Predict Batch
-         * @description What is on several pictures; one that cannot be read is refused by itself.
-         */
-        post: operations["predict_batch_api_v1_models__m__predictions_batch_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/models/{m}/predictions/stream": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Predict Stream
-         * @description JSON lines in, ``{"file": name, "picture": base64}``; JSON lines out, in the same order.
-         */
-        post: operations["predict_stream_api_v1_models__m__predictions_stream_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -745,6 +685,66 @@ export interface paths {
          * @description End the session.
          */
         delete: operations["log_out_api_v1_session_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Health
+         * @description Whether the process is alive.
+         */
+        get: operations["health_health_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/ready": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Ready
+         * @description Whether it can answer: 503 while the database is away.
+         */
+        get: operations["ready_ready_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics
+         * @description For Prometheus.
+         */
+        get: operations["metrics_metrics_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -2022,14 +2022,42 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    health_health_get: {
+    predict_api_v1_models__m__predictions_post: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description classes to show */
+                top?: number;
+                /** @description the classes that come into question: added, base, or names apart by commas */
+                only?: string | null;
+                /** @description share of pictures expected to be of added classes */
+                expect?: number | null;
+                /** @description examples to show */
+                nearest?: number;
+            };
             header?: never;
-            path?: never;
+            path: {
+                /** @description id of a model */
+                m: string;
+            };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** Format: binary */
+                    file: string;
+                };
+                /**
+                 * @example {
+                 *       "picture": "/9j/4AAQSkZJRgABAQ…"
+                 *     }
+                 */
+                "application/json": {
+                    picture: string;
+                };
+                "image/*": string;
+            };
+        };
         responses: {
             /** @description Successful Response */
             200: {
@@ -2039,10 +2067,26 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "status": "ok"
+                     *       "nearest": [
+                     *         {
+                     *           "class": "okapi",
+                     *           "cosine": 0.81,
+                     *           "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+                     *         }
+                     *       ],
+                     *       "prediction": "okapi",
+                     *       "probabilities": [
+                     *         {
+                     *           "class": "okapi",
+                     *           "kind": "added",
+                     *           "probability": 0.93
+                     *         }
+                     *       ],
+                     *       "revision": 4,
+                     *       "unknown": false
                      *     }
                      */
-                    "application/json": components["schemas"]["Health"];
+                    "application/json": components["schemas"]["PredictionOut"];
                 };
             };
             /** @description A problem (RFC 9457) */
@@ -2065,14 +2109,30 @@ export interface operations {
             };
         };
     };
-    ready_ready_get: {
+    predict_batch_api_v1_models__m__predictions_batch_post: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description classes to show */
+                top?: number;
+                /** @description the classes that come into question: added, base, or names apart by commas */
+                only?: string | null;
+                /** @description share of pictures expected to be of added classes */
+                expect?: number | null;
+                /** @description examples to show */
+                nearest?: number;
+            };
             header?: never;
-            path?: never;
+            path: {
+                /** @description id of a model */
+                m: string;
+            };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["Body_predict_batch_api_v1_models__m__predictions_batch_post"];
+            };
+        };
         responses: {
             /** @description Successful Response */
             200: {
@@ -2082,10 +2142,33 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "status": "ok"
+                     *       "items": [
+                     *         {
+                     *           "file": "a.jpg",
+                     *           "prediction": {
+                     *             "nearest": [
+                     *               {
+                     *                 "class": "okapi",
+                     *                 "cosine": 0.81,
+                     *                 "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+                     *               }
+                     *             ],
+                     *             "prediction": "okapi",
+                     *             "probabilities": [
+                     *               {
+                     *                 "class": "okapi",
+                     *                 "kind": "added",
+                     *                 "probability": 0.93
+                     *               }
+                     *             ],
+                     *             "revision": 4,
+                     *             "unknown": false
+                     *           }
+                     *         }
+                     *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["Health"];
+                    "application/json": components["schemas"]["Predictions"];
                 };
             };
             /** @description A problem (RFC 9457) */
@@ -2108,14 +2191,31 @@ export interface operations {
             };
         };
     };
-    metrics_metrics_get: {
+    predict_stream_api_v1_models__m__predictions_stream_post: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description classes to show */
+                top?: number;
+                /** @description the classes that come into question: added, base, or names apart by commas */
+                only?: string | null;
+                /** @description share of pictures expected to be of added classes */
+                expect?: number | null;
+                /** @description examples to show */
+                nearest?: number;
+            };
             header?: never;
-            path?: never;
+            path: {
+                /** @description id of a model */
+                m: string;
+            };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                /** @example {"file": "a.jpg", "picture": "/9j/4AAQ…"} */
+                "application/x-ndjson": string;
+            };
+        };
         responses: {
             /** @description Successful Response */
             200: {
@@ -2123,8 +2223,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /** @example wdae_predictions_total 12.0 */
-                    "text/plain": unknown;
+                    /** @example {"file": "a.jpg", "prediction": {"prediction": "okapi"}} */
+                    "application/x-ndjson": string;
                 };
             };
             /** @description A problem (RFC 9457) */
@@ -3124,231 +3224,6 @@ export interface operations {
                 };
                 content: {
                     "image/jpeg": string;
-                };
-            };
-            /** @description A problem (RFC 9457) */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A problem of the service (RFC 9457) */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    predict_api_v1_models__m__predictions_post: {
-        parameters: {
-            query?: {
-                /** @description classes to show */
-                top?: number;
-                /** @description the classes that come into question: added, base, or names apart by commas */
-                only?: string | null;
-                /** @description share of pictures expected to be of added classes */
-                expect?: number | null;
-                /** @description examples to show */
-                nearest?: number;
-            };
-            header?: never;
-            path: {
-                /** @description id of a model */
-                m: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "multipart/form-data": {
-                    /** Format: binary */
-                    file: string;
-                };
-                /**
-                 * @example {
-                 *       "picture": "/9j/4AAQSkZJRgABAQ…"
-                 *     }
-                 */
-                "application/json": {
-                    picture: string;
-                };
-                "image/*": string;
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "nearest": [
-                     *         {
-                     *           "class": "okapi",
-                     *           "cosine": 0.81,
-                     *           "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-                     *         }
-                     *       ],
-                     *       "prediction": "okapi",
-                     *       "probabilities": [
-                     *         {
-                     *           "class": "okapi",
-                     *           "kind": "added",
-                     *           "probability": 0.93
-                     *         }
-                     *       ],
-                     *       "revision": 4,
-                     *       "unknown": false
-                     *     }
-                     */
-                    "application/json": components["schemas"]["PredictionOut"];
-                };
-            };
-            /** @description A problem (RFC 9457) */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A problem of the service (RFC 9457) */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    predict_batch_api_v1_models__m__predictions_batch_post: {
-        parameters: {
-            query?: {
-                /** @description classes to show */
-                top?: number;
-                /** @description the classes that come into question: added, base, or names apart by commas */
-                only?: string | null;
-                /** @description share of pictures expected to be of added classes */
-                expect?: number | null;
-                /** @description examples to show */
-                nearest?: number;
-            };
-            header?: never;
-            path: {
-                /** @description id of a model */
-                m: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "multipart/form-data": components["schemas"]["Body_predict_batch_api_v1_models__m__predictions_batch_post"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "items": [
-                     *         {
-                     *           "file": "a.jpg",
-                     *           "prediction": {
-                     *             "nearest": [
-                     *               {
-                     *                 "class": "okapi",
-                     *                 "cosine": 0.81,
-                     *                 "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-                     *               }
-                     *             ],
-                     *             "prediction": "okapi",
-                     *             "probabilities": [
-                     *               {
-                     *                 "class": "okapi",
-                     *                 "kind": "added",
-                     *                 "probability": 0.93
-                     *               }
-                     *             ],
-                     *             "revision": 4,
-                     *             "unknown": false
-                     *           }
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Predictions"];
-                };
-            };
-            /** @description A problem (RFC 9457) */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A problem of the service (RFC 9457) */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    predict_stream_api_v1_models__m__predictions_stream_post: {
-        parameters: {
-            query?: {
-                /** @description classes to show */
-                top?: number;
-                /** @description the classes that come into question: added, base, or names apart by commas */
-                only?: string | null;
-                /** @description share of pictures expected to be of added classes */
-                expect?: number | null;
-                /** @description examples to show */
-                nearest?: number;
-            };
-            header?: never;
-            path: {
-                /** @description id of a model */
-                m: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /** @example {"file": "a.jpg", "picture": "/9j/4AAQ…"} */
-                "application/x-ndjson": string;
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /** @example {"file": "a.jpg", "prediction": {"prediction": "okapi"}} */
-                    "application/x-ndjson": string;
                 };
             };
             /** @description A problem (RFC 9457) */
@@ -4626,6 +4501,131 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A problem (RFC 9457) */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A problem of the service (RFC 9457) */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    health_health_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description A problem (RFC 9457) */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A problem of the service (RFC 9457) */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    ready_ready_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description A problem (RFC 9457) */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A problem of the service (RFC 9457) */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    metrics_metrics_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /** @example wdae_predictions_total 12.0 */
+                    "text/plain": unknown;
+                };
             };
             /** @description A problem (RFC 9457) */
             "4XX": {

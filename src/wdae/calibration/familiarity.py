@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,7 @@ class Familiarity:
         alone = interpolate(_curve(self.kept["alone"][0]), false_alarms)
         if not len(self.shots) or not self.played:
             return alone
-        rows = {self.nearest(k) for k in self.shots.tolist()}
-        curves = [_curve(self.kept[kind][row]) for row in rows for kind in ("base", "added")]
+        curves = [_curve(self.kept[kind][row]) for row in set(self._rows) for kind in ("base", "added")]
         joint = min(interpolate(curve, false_alarms) for curve in curves)
         return alone + min(1.0, len(self.shots) / WAYS) * (joint - alone)
 
@@ -89,19 +89,19 @@ class Familiarity:
         as_base, as_added = np.zeros(len(features)), np.zeros(len(features))
         allowed = np.ones(len(features))
         if len(self.means):
-            ratios = self._ratios(vectors, self.means, self.counts).max(1)
+            ratios = self._ratios(vectors, *self._base_terms).max(1)
             ratios = ratios + self._explained(features, self.base_profiles)
             as_base = share_below(self.kept["known"][0], ratios)
         if len(self.shots) and self.played:
-            ratios = self._ratios(vectors, self.added, self.shots)
+            ratios = self._ratios(vectors, *self._added_terms)
             ratios = ratios + self._explained(features, self.profiles)[:, None]
-            rows = [self.nearest(k) for k in self.shots.tolist()]
-            each = [
-                share_below(self.kept["own"][row], ratios[:, i]) ** float(self.kept["exponent"][row])
-                for i, row in enumerate(rows)
-            ]
-            as_added = np.max(each, 0)
-            allowed = self.ordinary[np.argmax(each, 0)]
+            each = np.empty(ratios.shape)
+            for row in set(self._rows):
+                same = [i for i, other in enumerate(self._rows) if other == row]
+                below = share_below(self.kept["own"][row], ratios[:, same])
+                each[:, same] = below ** float(self.kept["exponent"][row])
+            as_added = each.max(1)
+            allowed = self.ordinary[each.argmax(1)]
         ordinary = self._ordinary(features)
         ordinary = np.where((as_added >= as_base) & (ordinary >= allowed - ROUNDING), 1.0, ordinary)
         return np.minimum(np.maximum(as_base, as_added), ordinary / OUTLIER_SHARE)
@@ -137,16 +137,34 @@ class Familiarity:
             rows = unit(rows) * math.sqrt(rows.shape[-1])
         return rows / self.kept["widths"]
 
-    def _ratios(self, vectors: Array, means: Array, counts: Array) -> Array:
-        """:meth:`wdae.nn.plda.PLDA.ratios`."""
+    @cached_property
+    def _rows(self) -> list[int]:
+        """For each added class, the row of its number of shots."""
+        found = {k: self.nearest(k) for k in set(self.shots.tolist())}
+        return [found[k] for k in self.shots.tolist()]
+
+    @cached_property
+    def _base_terms(self) -> tuple[Array, Array, Array]:
+        return self._terms(self.means, self.counts)
+
+    @cached_property
+    def _added_terms(self) -> tuple[Array, Array, Array]:
+        return self._terms(self.added, self.shots)
+
+    def _terms(self, means: Array, counts: Array) -> tuple[Array, Array, Array]:
+        """What ratios need of classes, whatever the vectors."""
         between = self.kept["between"]
         held = counts[:, None] * between
         inverse = 1 / (1 + between / (held + 1))
         expected = means * (held / (held + 1))
         constant = 0.5 * (np.log(inverse) - expected * expected * inverse).sum(1)
-        classes = vectors @ (expected * inverse).T - 0.5 * (vectors**2 @ inverse.T) + constant
-        total = 1 + between
-        return np.asarray(classes + 0.5 * (vectors**2 / total + np.log(total)).sum(1, keepdims=True))
+        return (expected * inverse).T, inverse.T, constant
+
+    def _ratios(self, vectors: Array, scaled: Array, inverse: Array, constant: Array) -> Array:
+        """:meth:`wdae.nn.plda.PLDA.ratios`."""
+        squares, total = vectors**2, 1 + self.kept["between"]
+        classes = vectors @ scaled - 0.5 * (squares @ inverse) + constant
+        return np.asarray(classes + 0.5 * (squares / total + np.log(total)).sum(1, keepdims=True))
 
 
 def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:

@@ -23,9 +23,7 @@ from wdae.runtime.randomness import derive_seed
 ALLOWED = 0.016
 """Accuracy among all classes that base images may lose when five classes are added.
 
-Two points are what people are promised. Shares found on half of the validation classes cost the other half up
-to a tenth more than was allowed, and from one shot more than that: 1.6 keep the promise for classes that come
-later.
+Less than the two points that are meant: shares found on some classes cost others, that come later, more.
 """
 
 SMALLEST, LARGEST = 0.001, HALF

@@ -40,8 +40,8 @@ class LearnConfig(Config):
     """Passes over the images to learn base weights, where none are given; 0: class means."""
     novel_share: float | None = Field(None, gt=0, lt=1)
     """Share of the pictures to classify that are expected to be of added classes; less favours base ones.
-    null: the largest with which five added classes cost base pictures no more than two points. The model
-    starts with it: it can be asked otherwise, and set."""
+    null: the largest with which five added classes cost held-out base pictures no more than a limit. The
+    model starts with it: it can be asked otherwise, and set."""
     refine_base: bool | None = None
     """Let base weights move too when classes are added, as in the paper; null: as the method has it."""
     max_classes: int = Field(1000, ge=5)

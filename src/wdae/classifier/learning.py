@@ -112,9 +112,7 @@ def learn_from_bank(
         asked = fitted(as_recipe(recipe, config.seed), played)
         space = None
         if recipe is None or isinstance(recipe, Mapping):
-            space, pays = _open_space(asked, played)
-            if not pays:
-                space, asked = None, asked.model_copy(update={"space": SpaceConfig()})
+            space, asked = _with_space(asked, played)
         found = _trained(asked, played, space, checkpoint, show_progress)
         if found.space is not None and played.n_base != bank.n_base:
             found.space = with_base_weights(found.space, bank, asked.space.refit_steps, seed)
@@ -267,16 +265,17 @@ def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
     )
 
 
-def _open_space(recipe: MetaRecipe, bank: FeatureBank) -> tuple[FeatureSpace | None, bool]:
-    """The space that a recipe leaves open; whether initial estimates are better there by half an error.
+def _with_space(recipe: MetaRecipe, bank: FeatureBank) -> tuple[FeatureSpace | None, MetaRecipe]:
+    """The space that a recipe leaves open, if any; without one where it is no better by half an error.
 
-    Base weights are learned anew there: from few images they are worse than those at hand.
+    That is measured by initial estimates. Base weights are learned anew there: from few images they are worse
+    than those at hand.
     """
     asked = recipe.space
     is_open = None in (asked.power, asked.centre, asked.shrink) and bank.has(Part.BASE_HELD_OUT)
     space = find_space(bank, asked, seed=derive_seed(recipe.seed, "space")) if is_open else None
     if space is None:
-        return None, True
+        return None, recipe
 
     def accuracy(some: FeatureBank) -> float:
         trials = tune(InitialEstimate(), some, (1, 5), n_episodes=_ESTIMATE_EPISODES).trials.values()
@@ -284,7 +283,9 @@ def _open_space(recipe: MetaRecipe, bank: FeatureBank) -> tuple[FeatureSpace | N
 
     plain = accuracy(bank)
     error = math.sqrt(plain * (1 - plain) / sum(bank.counts(Part.VALIDATION)))
-    return space, accuracy(in_space(bank, space)) > plain + error / 2
+    if accuracy(in_space(bank, space)) > plain + error / 2:
+        return space, recipe
+    return None, recipe.model_copy(update={"space": SpaceConfig()})
 
 
 def _trained(

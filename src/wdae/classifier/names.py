@@ -106,7 +106,8 @@ def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str])
     """The classes that come into question: their names, or ``"added"`` or ``"base"``."""
     names = list({"added": added, "base": base}.get(only, [only]) if isinstance(only, str) else only)
     known = (*base, *added)
-    missing = [name for name in names if name not in set(known)]
+    there = set(known)
+    missing = [name for name in names if name not in there]
     if missing:
         raise unknown_classes(missing, known, "class")
     if not names:

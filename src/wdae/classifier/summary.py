@@ -155,7 +155,7 @@ def label(figure: str) -> str:
         return f"{unseen}{added}: share called unknown at {_percent(RATE)} false alarms"
     if figure.startswith("strays_"):
         size = figure.removeprefix("strays_")
-        return f"a stray among {size} examples: share noticed at {_percent(RATE)} false warnings"
+        return f"a stray among {size} examples: share noticed at {_percent(RATE)} false warnings or fewer"
     if figure.startswith("accuracy_added_"):
         return f"accuracy among all, {figure.removeprefix('accuracy_added_')}-shot classes added"
     if figure.startswith("ece_added_"):

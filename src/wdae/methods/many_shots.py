@@ -15,7 +15,7 @@ from wdae.nn.cosine import unit
 from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 
-_MOST_ANCHORS = 1024
+_MOST_ANCHORS = 4096
 _LEARNED_ON = ("novel", "slope", "offset")  # of a scorer
 
 

@@ -79,8 +79,8 @@ class Posterior:
         anchors = self.anchors
         if self.intercepts:
             anchors = F.pad(anchors[:: 1 if len(rows) <= _TOGETHER else _FEWER], (0, 1), value=1.0)
-        anchors, known, shift = (part.double() for part in (anchors.to(start.device), base, offsets))
-        mass = (anchors @ known.T).logsumexp(1)
+        anchors, known, shift = anchors.to(start.device), base.double(), offsets.double()
+        mass = (anchors @ base.to(anchors.dtype).T).double().logsumexp(1)
         for block, own, counted in zip(
             rows.split(_TOGETHER), shots.split(_TOGETHER, 1), kept.split(_TOGETHER, 1), strict=True
         ):
@@ -90,7 +90,8 @@ class Posterior:
             x, weight = own.flatten(1, 2).double(), counted.flatten(1)  # [E, M, D], [E, M]
             label = torch.arange(len(block), device=start.device).repeat_interleave(own.shape[2])
             problem = _Problem(
-                torch.cat([x, anchors.expand(len(x), -1, -1)], 1),
+                x,
+                anchors,
                 torch.cat([F.one_hot(label, len(block)), label.new_zeros(len(anchors), len(block))]).double(),
                 torch.cat([weight, self._anchor_weight(weight, len(block), len(anchors))], 1),
                 torch.cat([(x @ known.T).logsumexp(2), mass.expand(len(x), -1)], 1),
@@ -119,15 +120,21 @@ def likeliest(features: Tensor, labels: Tensor, start: Tensor, strength: float =
     """
     rows, n = features.double().unsqueeze(0), len(start)
     ones = rows.new_ones(rows.shape[:2])
-    problem = _Problem(rows, F.one_hot(labels, n).double(), ones, -_NEVER * ones, rows.new_zeros(1, 1, n))
+    targets = F.one_hot(labels, n).double()
+    problem = _Problem(rows, rows[0, :0], targets, ones, -_NEVER * ones, rows.new_zeros(1, 1, n))
     return problem.solve(start.double().unsqueeze(0), strength)[0].to(start.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Examples ``[E, M, D]``, one-hot targets ``[M, m]``, weights and masses of other classes ``[E, M]``."""
+    """Examples: an episode's own ``[E, S, D]`` and those of all episodes ``[A, D]``, together M = S + A.
 
-    examples: Tensor
+    The latter are many: they may be of single precision, and so are their products then.
+    One-hot targets ``[M, m]``; weights and masses of other classes ``[E, M]``.
+    """
+
+    own: Tensor
+    shared: Tensor
     targets: Tensor
     weight: Tensor
     mass: Tensor
@@ -137,7 +144,7 @@ class _Problem:
         """The same beside further classes whose weights ``[E, c, D]`` stand still."""
         if not fixed.shape[1]:
             return self
-        scores = self.examples @ fixed.transpose(1, 2) + offsets.unsqueeze(1)
+        scores = self._times(fixed) + offsets.unsqueeze(1)
         return replace(self, mass=torch.logaddexp(self.mass, scores.logsumexp(2)))
 
     def solve(self, start: Tensor, strength: float) -> Tensor:
@@ -177,9 +184,9 @@ class _Problem:
         step, residual, direction = torch.zeros_like(slope), slope, slope
         square = residual.square().sum((1, 2), keepdim=True)
         for _ in range(_INNER_STEPS):
-            along = self.examples @ direction.transpose(1, 2)
+            along = self._times(direction)
             bent = chances * (along - (chances * along).sum(2, keepdim=True)) * self.weight.unsqueeze(2)
-            curved = bent.transpose(1, 2) @ self.examples + strength * direction
+            curved = self._sum(bent) + strength * direction
             ahead = square / (direction * curved).sum((1, 2), keepdim=True).clamp(min=1e-300)
             step, residual = step + ahead * direction, residual - ahead * curved
             before, square = square, residual.square().sum((1, 2), keepdim=True)
@@ -188,7 +195,7 @@ class _Problem:
 
     def _scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the classes ``[E, M, m]``, and the log of the sum over all classes ``[E, M, 1]``."""
-        scores = self.examples @ weights.transpose(1, 2) + self.offsets
+        scores = self._times(weights) + self.offsets
         return scores, torch.logaddexp(self.mass.unsqueeze(2), scores.logsumexp(2, keepdim=True))
 
     def _loss(self, weights: Tensor) -> Tensor:
@@ -203,8 +210,7 @@ class _Problem:
         return (scores - total).exp()
 
     def _slope(self, chances: Tensor) -> Tensor:
-        errors = (chances - self.targets) * self.weight.unsqueeze(2)
-        return errors.transpose(1, 2) @ self.examples
+        return self._sum((chances - self.targets) * self.weight.unsqueeze(2))
 
     def _gradient(self, weights: Tensor) -> Tensor:
         return self._slope(self._chances(weights))
@@ -212,10 +218,23 @@ class _Problem:
     def _curvature(self) -> Tensor:
         """The largest eigenvalue of the weighted second moments of the examples ``[E, 1, 1]``."""
         weight = self.weight.unsqueeze(2)
-        along = (self.examples * weight).sum(1, keepdim=True).transpose(1, 2)  # [E, D, 1]
+        along = self._sum(weight)  # [E, 1, D]
         size = along.new_ones(len(along), 1, 1)
         for _ in range(_POWER_STEPS):
-            along = along / torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp(min=1e-12)
-            along = (self.examples * weight).transpose(1, 2) @ (self.examples @ along)
-            size = torch.linalg.vector_norm(along, dim=1, keepdim=True)
+            along = along / torch.linalg.vector_norm(along, dim=2, keepdim=True).clamp(min=1e-12)
+            along = self._sum(self._times(along) * weight)
+            size = torch.linalg.vector_norm(along, dim=2, keepdim=True)
         return 1.1 * size
+
+    def _times(self, weights: Tensor) -> Tensor:
+        """Products of all examples with weights ``[E, c, D]``: ``[E, M, c]``."""
+        shared = self.shared @ weights.flatten(0, 1).T.to(self.shared.dtype)
+        shared = shared.unflatten(1, weights.shape[:2]).transpose(0, 1)  # [E, A, c]
+        return torch.cat([self.own @ weights.transpose(1, 2), shared.to(self.own.dtype)], 1)
+
+    def _sum(self, amounts: Tensor) -> Tensor:
+        """Sums of all examples, each as often as ``[E, M, c]`` says: ``[E, c, D]``."""
+        amounts, n_own = amounts.transpose(1, 2), self.own.shape[1]
+        of_shared = amounts[..., n_own:].flatten(0, 1).to(self.shared.dtype) @ self.shared
+        of_own = amounts[..., :n_own] @ self.own
+        return of_own + of_shared.view(of_own.shape).to(of_own.dtype)

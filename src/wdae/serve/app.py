@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from threadpoolctl import threadpool_limits
 
 from wdae.serve import deletion, problems
 from wdae.serve.access import rules
@@ -34,12 +36,12 @@ from wdae.serve.work import KINDS
 from wdae.version import __version__
 
 API = "/api/v1"
-ROUTERS = (
+ROUTERS = (  # in the order in which they are tried
+    predictions.router,
     health.router,
     models.router,
     classes.router,
     examples.router,
-    predictions.router,
     history.router,
     insight.router,
     transfer.router,
@@ -58,12 +60,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         here.decoders.start()
         runner = Runner(here, here.jobs, KINDS, lambda: deletion.carry_out(here.database, here.pictures))
         runner.start()
+        if settings is None:
+            gc.freeze()  # what is there now stays; a search of all of it would hold requests up
         yield
         await run_sync(runner.stop)
         here.close()
 
     if settings is None:
         log_as_json()
+        threadpool_limits(1, "blas")  # numpy's: requests have a core each, and their matrices are small
     app = FastAPI(
         title="wdae",
         version=__version__,
@@ -79,11 +84,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         },
     )
     problems.install(app)
-    api = APIRouter(prefix=API)
     for router in ROUTERS:
-        api.include_router(router)
+        app.include_router(router, prefix=API)
     app.include_router(health.open_router)
-    app.include_router(api)
     app.add_middleware(Guard, settings=chosen)
     app.add_middleware(Observed)
     mount_page(app)

@@ -10,9 +10,8 @@ from torch import Tensor
 from wdae.bank import ClassSet
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Scorer, Support
-from wdae.methods.examples import LinearScorer, support_examples
+from wdae.methods.fitted.logistic import fit_logistic
 from wdae.nn.cosine import unit
-from wdae.nn.logistic import logistic_regression
 
 
 class DistributionCalibration(Method):
@@ -85,11 +84,7 @@ class DistributionCalibration(Method):
     def adapt(self, support: Support, base: BaseClasses, joint: bool = False) -> Scorer:
         """Draw around every shot, and fit all episodes at once."""
         self.refuse_joint(joint)
-        examples = support_examples(self.draw(support))
-        weights, bias = logistic_regression(
-            examples.features, examples.targets, examples.weight, self.strength
-        )
-        scorer = LinearScorer(weights, bias)
+        scorer = fit_logistic(self.draw(support), None, self.strength, equal_lengths=False)
         return lambda queries: scorer(self._transform(queries))
 
     def draw(self, support: Support) -> Support:

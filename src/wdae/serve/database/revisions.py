@@ -47,15 +47,18 @@ def model_row(session: Session, model: str, *, lock: bool = False) -> ModelRow:
 
 
 _LATEST = select(ModelRow.revision, ModelRow.starting).where(ModelRow.id == bindparam("model"))
+_LATEST_PLAIN = "SELECT revision, starting FROM models WHERE id = ?"
 
 
 def latest(database: Database, model: str) -> tuple[int, str]:
     """The revision that a model has now, and the digest of its starting model; asked for every answer."""
-    with database.engine.connect() as connection:
-        row = connection.execute(_LATEST, {"model": model}).one_or_none()
+    row = database.plainly(_LATEST_PLAIN, model)
+    if row is None:
+        with database.engine.connect() as connection:
+            row = connection.execute(_LATEST, {"model": model}).one_or_none()
     if row is None:
         raise _no_model(model)
-    return row.revision, row.starting
+    return row[0], row[1]
 
 
 def _no_model(model: str) -> NotFoundError:

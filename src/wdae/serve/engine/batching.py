@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,12 +16,14 @@ R = TypeVar("R")
 class Batcher(Generic[T, R]):
     """Gathers single items of many callers for a function of many items.
 
-    Nobody waits for a batch to fill: it runs at once when a thread is free, with what there is by then.
-    An exception among the results is raised to its own caller alone.
+    Nobody waits for a batch to fill. The thread that has made an item goes on with it at once where fewer
+    than ``at_once`` compute, and then with what others have left meanwhile. An exception among the results is
+    raised to its own caller alone.
 
     Args:
-        work: many items in, as many results out; runs in ``executor``.
-        threads: of the executor, so many batches run at a time.
+        work: many items in, as many results out.
+        executor: its threads make items, and compute: more of them than ``at_once``.
+        at_once: batches that are computed at a time.
         most: items of a batch.
     """
 
@@ -27,47 +31,52 @@ class Batcher(Generic[T, R]):
         self,
         work: Callable[[Sequence[T]], Sequence[R | BaseException]],
         executor: Executor,
-        threads: int = 1,
+        at_once: int = 1,
         most: int = 8,
     ) -> None:
-        self._work, self._executor, self._threads, self._most = work, executor, threads, most
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._free = threads
-        self._tasks: set[asyncio.Task[None]] = set()  # which the loop itself does not keep
+        self._work, self._executor, self._at_once, self._most = work, executor, at_once, most
+        self._waiting: deque[tuple[T, Future[R]]] = deque()
+        self._free = at_once
+        self._lock = threading.Lock()
 
-    async def __call__(self, item: T) -> R:
-        """The result of one item."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._free:
-            self._free -= 1
-            task = asyncio.create_task(self._run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await future
+    async def __call__(self, make: Callable[[], T]) -> R:
+        """The result of the item that a function makes, which may take a while or raise an error."""
+        future: Future[R] = Future()
+        self._executor.submit(self._begin, make, future)
+        return await asyncio.wrap_future(future)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _begin(self, make: Callable[[], T], future: Future[R]) -> None:
         try:
-            while self._waiting:
-                # A few wait for less time one by one, on whichever core is free next; many are worth a batch.
-                share = min(self._most, max(1, len(self._waiting) // (2 * self._threads)))
-                batch, self._waiting = self._waiting[:share], self._waiting[share:]
-                batch = [pair for pair in batch if not pair[1].done()]  # who has gone is not answered
-                if not batch:
-                    continue
-                try:
-                    results = await loop.run_in_executor(
-                        self._executor, self._work, [item for item, _ in batch]
-                    )
-                except Exception as error:
-                    results = [error] * len(batch)
-                for (_, future), result in zip(batch, results, strict=True):
-                    if future.done():
-                        continue
-                    if isinstance(result, BaseException):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
-        finally:
-            self._free += 1
+            item = make()
+        except BaseException as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+            return
+        with self._lock:
+            self._waiting.append((item, future))
+            if not self._free:
+                return  # whoever computes takes it next
+            self._free -= 1
+        while batch := self._next():
+            try:
+                results = self._work([item for item, _ in batch])
+            except BaseException as error:
+                results = [error] * len(batch)
+            for (_, one), result in zip(batch, results, strict=True):
+                if isinstance(result, BaseException):
+                    one.set_exception(result)
+                else:
+                    one.set_result(result)
+
+    def _next(self) -> list[tuple[T, Future[R]]]:
+        """What to compute next; of those who wait none has gone. Where nobody does, the thread is free."""
+        with self._lock:
+            batch: list[tuple[T, Future[R]]] = []
+            # A few wait for less time one by one, on whichever core is free next; many are worth a batch.
+            share = min(self._most, max(1, len(self._waiting) // (2 * self._at_once)))
+            while self._waiting and len(batch) < share:
+                pair = self._waiting.popleft()
+                if pair[1].set_running_or_notify_cancel():
+                    batch.append(pair)
+            self._free += not batch
+            return batch

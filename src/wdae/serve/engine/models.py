@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,8 +14,10 @@ import torch
 from sqlalchemy import select
 from torch import Tensor
 
+from wdae.classifier.light.answers import Answers
 from wdae.classifier.model import Model
-from wdae.classifier.predictions import Prediction, predictions
+from wdae.classifier.names import chosen
+from wdae.classifier.predictions import Prediction, TorchAnswers, answers_of
 from wdae.data.decode import Pixels
 from wdae.data.parallel import available_cores
 from wdae.nn.cosine import unit
@@ -27,6 +29,7 @@ from wdae.serve.engine.heads import fitted
 from wdae.serve.engine.starting import Starting, StartingModels
 from wdae.serve.observe import BATCH, PREDICTIONS
 from wdae.serve.schemas import ClassInsight
+from wdae.serve.uploads import DecodedPicture
 
 _MOST_MODELS = 16
 _NEAREST = 5
@@ -67,6 +70,19 @@ class Loaded:
         return {name: class_id for class_id, name in self.names.items()}
 
     @cached_property
+    def answers(self) -> Answers | TorchAnswers:
+        """What it answers, kept ready."""
+        return TorchAnswers(self.model) if self.model.base.index is not None else answers_of(self.model)
+
+    def asked(self, question: Question) -> Answers | TorchAnswers:
+        """What it answers to a question."""
+        only: str | Sequence[str] | None = question.only
+        if only is not None:
+            kind = only[0] if only in (("added",), ("base",)) else only
+            only = chosen(kind, self.model.base.names, self.model.added)
+        return self.answers.asked(expect=question.expect, only=only)
+
+    @cached_property
     def vectors(self) -> Tensor:
         """The examples in the space that the model compares in, unit rows ``[n, D]``."""
         return self.compared(self.features)
@@ -99,9 +115,12 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    pixels: Pixels
+    picture: DecodedPicture
     model: str | None = None
     question: Question = Question()
+
+
+_Result = Answer | tuple[DecodedPicture, Tensor]
 
 
 class Engine:
@@ -116,9 +135,10 @@ class Engine:
         self._models: OrderedDict[str, Loaded] = OrderedDict()
         self._loading: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
-        self._batchers: dict[str, Batcher[_Item, Tensor | Answer]] = {}
+        self._batchers: dict[str, Batcher[_Item, _Result]] = {}
         self._threads = threads or available_cores()
-        self._executor = ThreadPoolExecutor(self._threads, "backbone", torch.set_num_threads, (1,))
+        # While some compute, others wait for pictures that are being decoded.
+        self._executor = ThreadPoolExecutor(2 * self._threads, "engine", torch.set_num_threads, (1,))
 
     def close(self) -> None:
         """Let the backbone's threads end."""
@@ -195,19 +215,23 @@ class Engine:
         fitted(self.database, model, revision, starting.digest, placed, whole)
         return Loaded(model, revision, starting, whole, names, placed, features)
 
-    async def features(self, starting: Starting, pixels: Pixels) -> Tensor:
-        """The feature ``[D]`` of a picture that was prepared for the backbone."""
-        found = await self._batcher(starting)(_Item(pixels))
-        assert isinstance(found, Tensor)
+    async def features(
+        self, starting: Starting, read: Callable[[], DecodedPicture]
+    ) -> tuple[DecodedPicture, Tensor]:
+        """A picture and its feature ``[D]``; a function reads it, in a thread."""
+        found = await self._batcher(starting)(lambda: _Item(read()))
+        assert not isinstance(found, Answer)
         return found
 
-    async def answer(self, starting: Starting, model: str, pixels: Pixels, question: Question) -> Answer:
+    async def answer(
+        self, starting: Starting, model: str, read: Callable[[], DecodedPicture], question: Question
+    ) -> Answer:
         """What a model says of a picture; pictures that arrive together pass the backbone together."""
-        found = await self._batcher(starting)(_Item(pixels, model, question))
+        found = await self._batcher(starting)(lambda: _Item(read(), model, question))
         assert isinstance(found, Answer)
         return found
 
-    def _batcher(self, starting: Starting) -> Batcher[_Item, Tensor | Answer]:
+    def _batcher(self, starting: Starting) -> Batcher[_Item, _Result]:
         key = starting.backbone_digest
         if key not in self._batchers:
             self._batchers[key] = Batcher(
@@ -215,10 +239,12 @@ class Engine:
             )
         return self._batchers[key]
 
-    def _work(self, starting: Starting, items: Sequence[_Item]) -> list[Tensor | Answer | BaseException]:
-        features = embedded(starting, [item.pixels for item in items])
+    def _work(self, starting: Starting, items: Sequence[_Item]) -> list[_Result | BaseException]:
+        features = embedded(starting, [item.picture.pixels for item in items])
         BATCH.observe(len(items))
-        results: list[Tensor | Answer | BaseException] = list(features)
+        results: list[_Result | BaseException] = [
+            (item.picture, feature) for item, feature in zip(items, features, strict=True)
+        ]
         groups: dict[tuple[str, Question], list[int]] = {}
         for i, item in enumerate(items):
             if item.model is not None:
@@ -283,14 +309,7 @@ def built(
 @torch.no_grad()
 def answers(loaded: Loaded, features: Tensor, question: Question) -> list[Answer]:
     """What a model says of features ``[n, D]``."""
-    only = question.only
-    found = predictions(
-        loaded.model,
-        features,
-        question.top,
-        expect=question.expect,
-        only=only[0] if only is not None and only in (("added",), ("base",)) else only,
-    )
+    found = loaded.asked(question).predictions(features.numpy(), question.top)
     PREDICTIONS.inc(len(found))
     near: list[tuple[tuple[str, float], ...]] = [()] * len(found)
     if question.nearest and len(loaded.placed):

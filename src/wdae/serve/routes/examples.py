@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -67,12 +68,12 @@ async def read_shown(here: Service, loaded: Loaded, file: UploadFile, name: str)
     """A file as a picture with its feature, or why not."""
     shown = shorten(file.filename or "picture", 120)
     data = await file.read()
+    rule = loaded.starting.backbone.preprocessing
     try:
-        rule = loaded.starting.backbone.preprocessing
-        picture = await here.decoders.aread(shown, data, rule)
+        read = partial(here.decoders.read, shown, data, rule)
+        return Shown(shown, name, *await here.engine.features(loaded.starting, read))
     except Refused as error:
         return error
-    return Shown(shown, name, picture, await here.engine.features(loaded.starting, picture.pixels))
 
 
 @router.patch("/examples")

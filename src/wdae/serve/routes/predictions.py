@@ -8,6 +8,7 @@ import binascii
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -112,8 +113,8 @@ async def ready(here: Service, model: str) -> Loaded:
 async def ask(here: Service, loaded: Loaded, name: str, data: bytes, question: Question) -> Answer:
     """What a model says of the bytes of a picture."""
     rule = loaded.starting.backbone.preprocessing
-    picture = await here.decoders.aread(name, data, rule, False)
-    return await here.engine.answer(loaded.starting, loaded.id, picture.pixels, question)
+    read = partial(here.decoders.read, name, data, rule, keep=False)
+    return await here.engine.answer(loaded.starting, loaded.id, read, question)
 
 
 def prediction(answer: Answer) -> PredictionOut:

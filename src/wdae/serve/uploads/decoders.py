@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import queue
 import select
@@ -122,10 +121,6 @@ class Decoders:
                 return error
 
         return list(self._threads.map(one, pictures))
-
-    async def aread(self, name: str, data: bytes, rule: Preprocessing, keep: bool = True) -> DecodedPicture:
-        """One picture, for coroutines; those that wait wait in threads of their own."""
-        return await asyncio.wrap_future(self._threads.submit(self.read, name, data, rule, keep))
 
     def close(self) -> None:
         """End the processes."""
