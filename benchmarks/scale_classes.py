@@ -3,10 +3,11 @@
 python benchmarks/scale_classes.py --build 1000 1000000 --models FOLDER   then   --use 1000 1000000 ...
 python benchmarks/scale_classes.py --against 300000 --accuracy 100000
 
-Each size is a process of its own, and each piece adds to one record, results/scale/scale-classes.json.
+Each size is a process of its own, and each piece adds to a record, results/scale/scale-classes.json or, for
+``--accuracy``, scale-accuracy.json.
 ``--use`` opens a built model, adds classes and classifies. ``--against`` compares the index with comparing
-all with all in one process. ``--accuracy`` adds so many distractors, real features with noise, to the 100
-classes of the embedded bank, and compares accuracies with an index and without.
+all with all in one process. ``--accuracy`` puts so many distractors, halfway between real features, beside
+the 100 classes of the embedded bank, and compares accuracies with an index and without.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from common import RESULTS, Pieces
-from wdae import WDAE, Denoiser, FeatureBank, Part, embedded_bank
+from wdae import WDAE, Denoiser, FeatureBank, Part, embedded_bank, load_recipe, train
 from wdae.bank import class_means
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.model import Model
@@ -41,8 +43,10 @@ T = TypeVar("T")
 PICTURES = 1000
 
 
-def clustered(n: int, dim: int, kind: str = "clusters", seed: int = 0) -> Tensor:
-    """Unit rows: in clusters of a hundred, or means of two real features with noise."""
+def clustered(n: int, dim: int, kind: str = "clusters", seed: int = 0, of: int | None = None) -> Tensor:
+    """Unit rows: in clusters of a hundred, in nested groups, or means of two real features with noise."""
+    if kind == "nested":
+        return nested(n, dim, of or n, seed)
     generator = torch.Generator().manual_seed(seed)
     if kind == "real":
         pool, noise = embedded_bank().select(Part.BASE_TRAIN).features, 0.5
@@ -56,6 +60,28 @@ def clustered(n: int, dim: int, kind: str = "clusters", seed: int = 0) -> Tensor
         some = pool[which[:, start : start + 65_536]].sum(0)
         drawn = torch.randn(some.shape, generator=generator) * (noise / some.shape[1] ** 0.5)
         rows[start : start + 65_536] = unit(some + drawn)
+    return rows
+
+
+def nested(n: int, dim: int, of: int, seed: int = 0) -> Tensor:
+    """Unit rows in groups of ten, ten of which are a group, and so on, as kinds and families of things lie.
+
+    Args:
+        of: how many classes the groups are made for; ``n`` of them are drawn, all of them where seed is 0.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(of, (n,), generator=generator) if seed else torch.randperm(n, generator=generator)
+    rows, size = torch.empty(n, dim), 10
+    for some in rows.split(65_536):
+        some[:] = torch.randn(some.shape, generator=generator) * (0.8 / dim**0.5)
+    while size < of:
+        of_level = torch.Generator().manual_seed(size)  # the same groups for every seed
+        centres = torch.randn(-(-of // size), dim, generator=of_level) * (0.6 / dim**0.5)
+        for some, which in zip(rows.split(65_536), drawn.split(65_536), strict=True):
+            some += centres[which // size]
+        size *= 10
+    for some in rows.split(65_536):
+        some[:] = unit(some)
     return rows
 
 
@@ -108,7 +134,7 @@ def use(folder: Path, kind: str) -> dict[str, Any]:
     model, open_s, open_cpu_s = timed(lambda: load(folder))
     n, dim = len(model.base.names), model.base.dim
     made = [
-        {f"new {turn} {i}": clustered(5, dim, kind, seed=1 + 5 * turn + i) for i in range(5)}
+        {f"new {turn} {i}": clustered(5, dim, kind, seed=1 + 5 * turn + i, of=n) for i in range(5)}
         for turn in range(11)
     ]
     adds, adds_cpu, commits = [], [], []
@@ -134,7 +160,7 @@ def use(folder: Path, kind: str) -> dict[str, Any]:
     with changing(folder, opened=model) as opened:
         for _ in commits:
             opened.undo()
-    queries = clustered(PICTURES, dim, kind, seed=77)
+    queries = clustered(PICTURES, dim, kind, seed=77, of=n)
     predictions(model, queries[:256], top=5)
     _, predict_s, predict_cpu_s = timed(lambda: predictions(model, queries, top=5))
     middle = len(adds) // 2
@@ -185,51 +211,82 @@ def against(n: int, dim: int) -> dict[str, Any]:
     }
 
 
+def between(bank: FeatureBank, n: int, seed: int = 3) -> Tensor:
+    """Classes that nobody asks for: halfway between pictures of two base classes, with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    known = bank.select(Part.BASE_TRAIN)
+    pool, each = unit(known.features), int(known.labels.bincount().max())
+    rows = torch.empty(n, bank.dim)
+    for some in rows.split(65_536):
+        first = torch.randint(len(pool), (len(some),), generator=generator)
+        step = torch.randint(each, len(pool) - each + 1, (len(some),), generator=generator)
+        halfway = unit(pool[first] + pool[(first + step) % len(pool)])  # pictures lie class by class
+        some[:] = unit(halfway + torch.randn(some.shape, generator=generator) * (0.5 / bank.dim**0.5))
+    return rows
+
+
 def accuracy(distractors: int) -> dict[str, Any]:
-    """Accuracy among 64 base classes, distractors and 36 added ones, with an index and without."""
+    """Accuracy among 64 base classes, distractors and 36 added ones, with an index and without.
+
+    The network and the balance are trained on the base classes, shortly. The added classes are held to be as
+    likely as the real base classes, together, and a distractor as likely as one of these. (As likely as all
+    base classes together, each added one would be thousands of times likelier than a base class.)
+    """
     bank: FeatureBank = embedded_bank()
-    base = class_means(bank)  # learned weights lie further from pictures than the distractors, pictures, do
-    weights = torch.cat([base, clustered(distractors, bank.dim, "real", seed=3)])
-    names = [f"class {i}" for i in range(len(weights))]
-    method = method_of(bank.dim, 320)
+    base = unit(class_means(bank))
+    weights = torch.cat([base, between(bank, distractors)])
+    changes = {"steps": 200, "validate_every": 100, "validation_episodes": 200}
+    recipe: dict[str, Any] = {f"training.{key}": value for key, value in changes.items()}
+    recipe |= {"precision": "float32", "evaluation.step_episodes": 200, "evaluation.refine_base": False}
+    recipe |= {"evaluation.tuned_shots": (5,), "evaluation.shots": (5,)}
+    method = train(load_recipe("mini-imagenet/wdae-gnn", recipe), replace(bank, base_weights=base))
+    assert isinstance(method, WDAE) and method.balance is not None and method.scale is not None
+    scale, balance = method.scale, method.balance
     held_out = bank.select(Part.BASE_HELD_OUT)
     others = [bank.select(part) for part in (Part.VALIDATION, Part.NOVEL)]
     examples = [part.of_class(c) for part in others for c in range(part.n_classes)]
     shots = {f"added {c}": rows[:5] for c, rows in enumerate(examples)}
     rows = [found[5:105] for found in examples]
-    labels = [torch.full((len(found),), len(weights) + c) for c, found in enumerate(rows)]
-    some = torch.randperm(len(held_out.features), generator=torch.Generator().manual_seed(0))[:2000]
-    queries = torch.cat([held_out.features[some], *rows])
-    truth = torch.cat([held_out.labels[some], *labels])
-    right = {}
-    for kind, many in (("index", 1), ("exact", 2**62)):
-        graph = None
-        if kind == "exact":  # the same classes, compared with all
+    queries = torch.cat([held_out.features, *rows])
+    truth = [f"class {label}" for label in held_out.labels.tolist()]
+    n_held_out = len(truth)
+    truth += [name for name, found in zip(shots, rows, strict=True) for _ in found]
+
+    def answered(weights: Tensor, many: int) -> Tensor:
+        """Which queries a model of these base classes answers rightly."""
+        names = tuple(f"class {i}" for i in range(len(weights)))
+        method.balance = replace(balance, novel_share=len(base) / (len(base) + len(weights)))
+        if many == 1:
+            known = BaseKnowledge.of_weights(names, weights, method, many=1)
+        else:  # all compared with all
             graph = build_graph(weights, many=many)
-            known = BaseKnowledge(
-                tuple(names), weights, torch.full((len(weights),), 100), method, 12.0, graph
-            )
-        else:
-            known = BaseKnowledge.of_weights(names, weights, method, many=many)
+            counts = torch.full((len(weights),), 100)
+            known = BaseKnowledge(names, weights, counts, method, scale, graph)
         model = Model(known)
         model.add(shots)
-        answers = [p.classes[0] for p in predictions(model, queries)]
-        place = {name: i for i, name in enumerate(model.names)}
-        right[kind] = torch.tensor([place[a] for a in answers]) == truth
-    apart = right["index"].double() - right["exact"].double()
-    return {
+        told = predictions(model, queries)
+        return torch.tensor([one.classes[0] == true for one, true in zip(told, truth, strict=True)]).double()
+
+    right = {
+        "alone": answered(base, 2**62),
+        "index": answered(weights, 1),
+        "exact": answered(weights, 2**62),
+    }
+    apart = right["index"] - right["exact"]
+    found: dict[str, Any] = {
         "distractors": distractors,
         "real_classes": len(base) + len(examples),
         "queries": len(truth),
-        "accuracy_index": float(right["index"].double().mean()),
-        "accuracy_exact": float(right["exact"].double().mean()),
         "difference": float(apart.mean()),
         "difference_ci95": 1.96 * float(apart.std() / len(apart) ** 0.5),
-        "base_index": float(right["index"][: len(some)].double().mean()),
-        "base_exact": float(right["exact"][: len(some)].double().mean()),
-        "added_index": float(right["index"][len(some) :].double().mean()),
-        "added_exact": float(right["exact"][len(some) :].double().mean()),
+        "answered_otherwise": int((apart != 0).sum()),
     }
+    for kind, values in right.items():
+        found[f"accuracy_{kind}"] = float(values.mean())
+        found[f"base_{kind}"], found[f"added_{kind}"] = (
+            float(some.mean()) for some in (values[:n_held_out], values[n_held_out:])
+        )
+    return found
 
 
 def main() -> None:
@@ -238,7 +295,7 @@ def main() -> None:
     )
     parser.add_argument("--build", type=int, nargs="*", default=[], help="sizes of models to build and save")
     parser.add_argument("--use", type=int, nargs="*", default=[], help="sizes of built models to measure")
-    parser.add_argument("--kind", default="clusters", choices=["clusters", "real"])
+    parser.add_argument("--kind", default="clusters", choices=["clusters", "nested", "real"])
     parser.add_argument("--against", type=int, nargs="*", default=[])
     parser.add_argument("--accuracy", type=int, nargs="*", default=[])
     parser.add_argument("--dim", type=int, default=640)
@@ -267,10 +324,11 @@ def main() -> None:
         "hidden": args.hidden,
         "cores": args.cores,
         "against": [],
-        "accuracy": [],
         "rows": [],
     }
-    kept = Pieces("scale-classes", args.out, facts, ("classes", "kind", "distractors"))
+
+    def pieces() -> Pieces:
+        return Pieces("scale-classes", args.out, facts, ("classes", "kind"))
 
     def part(job: str, n: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--dim", str(args.dim), "--hidden", str(args.hidden)]
@@ -282,10 +340,11 @@ def main() -> None:
 
     for job, sizes in (("build", args.build), ("use", args.use)):
         for n in sizes:
-            kept.add("rows", part(job, n))
-    for job, sizes in (("against", args.against), ("accuracy", args.accuracy)):
-        for n in sizes:
-            kept.add(job, part(job, n))
+            pieces().add("rows", part(job, n))
+    for n in args.against:
+        pieces().add("against", part("against", n))
+    for n in args.accuracy:
+        Pieces("scale-accuracy", args.out, {}, ("distractors",)).add("accuracy", part("accuracy", n))
 
 
 if __name__ == "__main__":

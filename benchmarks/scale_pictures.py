@@ -1,13 +1,14 @@
 """Extraction by a Ray cluster of two workers, beside two shards on the same cores; kills; memory.
 
-python benchmarks/scale_pictures.py PICTURES --overhead 20000 [--backbone lite0]
+python benchmarks/scale_pictures.py PICTURES --overhead 20000 [--backbone conv4|lite0]
 python benchmarks/scale_pictures.py PICTURES --kills 10 --memory 10000 200000
 
 PICTURES is a folder of pictures at any depth; they are repeated up to each count. The cluster is two nodes of
-one core each (``ray start``), separate processes on this machine. ``--overhead`` compares times and banks.
-``--kills`` ends a worker or the driver at random and compares the bank with the shards'. ``--memory`` shows
-the most memory of their own that driver and workers held. These two embed with an untrained network of four
-layers at 16 px, so that most of the work is reading. Each piece adds to results/scale/scale-pictures.json.
+one core each (``ray start``), separate processes on this machine. ``--overhead`` compares times and banks;
+``conv4`` is an untrained network of four layers at 84 px: the quicker the network, the more an engine costs
+beside it. ``--kills`` ends a worker or the driver at random and compares the bank with the shards'.
+``--memory`` shows the most memory of their own that driver and workers held. These two embed at 16 px, so
+that most of the work is reading. Each piece adds to results/scale/scale-pictures.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -23,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,33 @@ def _title(process: psutil.Process) -> str:
         return ""
 
 
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        return float(sum(process.cpu_times()[:2]))
+    except psutil.Error:
+        return 0.0
+
+
+class Work(threading.Thread):
+    """Seconds of all cores that some processes use, as last seen of each: some end meanwhile."""
+
+    def __init__(self, processes: Callable[[], list[psutil.Process]]) -> None:
+        super().__init__(daemon=True)
+        self.processes, self.over = processes, threading.Event()
+        self.before = {one.pid: _cpu_s(one) for one in processes()}
+        self.used = dict(self.before)
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.wait(0.5):
+            for one in self.processes():
+                self.used[one.pid] = max(_cpu_s(one), self.used.get(one.pid, 0.0))
+
+    def done(self) -> float:
+        self.over.set()
+        return sum(self.used.values()) - sum(self.before.values())
+
+
 def _end(process: psutil.Process) -> None:
     try:
         process.kill()
@@ -131,11 +161,22 @@ class Bench:
     def __init__(self, pictures: Path, place: Path, backbone: str, chunk: int) -> None:
         self.files = sorted(str(p) for p in pictures.absolute().rglob("*") if p.suffix.lower() in SUFFIXES)
         self.place, self.backbone, self.chunk = place, backbone, chunk
-        self.cluster = Cluster(place / "ray")
-        options = {"image_size": 16}
-        card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": options, "class_names": CLASSES}
-        card |= {"image_size": 16, "recipe": {}, "figures": {}, "mean": [0.5] * 3, "std": [0.2] * 3}
-        save_model(place / "small", build_recognition_model("conv4-64", options, len(CLASSES), seed=3), card)
+        for name, side in (("small", 16), ("conv4", 84)):
+            options = {"image_size": side}
+            card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": options}
+            card |= {"image_size": side, "recipe": {}, "figures": {}, "class_names": CLASSES}
+            card |= {"mean": [0.5] * 3, "std": [0.2] * 3}
+            made = build_recognition_model("conv4-64", options, len(CLASSES), seed=3)
+            save_model(place / name, made, card)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """Started when it is needed: until then the cores are the shards'."""
+        return Cluster(self.place / "ray")
+
+    def stop(self) -> None:
+        if "cluster" in self.__dict__:
+            self.cluster.stop()
 
     def listed(self, count: int) -> Path:
         """A list of so many pictures, repeated where there are fewer."""
@@ -167,10 +208,20 @@ class Bench:
         return FeatureBank.open(self.place / out).digest
 
     def overhead(self, count: int) -> dict[str, Any]:
-        shards_s = self.by_shards(count, "shards", self.backbone)
+        backbone = str(self.place / "conv4") if self.backbone == "conv4" else self.backbone
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        shards_s = self.by_shards(count, "shards", backbone)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        shards_cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+        cluster = Work(self.cluster.processes)
+        time.sleep(5)  # nodes that were just started are still busy with themselves
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.perf_counter()
-        assert self.by_ray(count, "by-ray", self.backbone).wait() == 0
+        assert self.by_ray(count, "by-ray", backbone).wait() == 0
         ray_s = time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        driver_cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+        ray_cpu_s = driver_cpu_s + cluster.done()
         return {
             "pictures": count,
             "different": min(count, len(self.files)),
@@ -178,6 +229,10 @@ class Bench:
             "shards_s": shards_s,
             "ray_s": ray_s,
             "overhead": ray_s / shards_s - 1,
+            "shards_cpu_s": shards_cpu_s,
+            "ray_cpu_s": ray_cpu_s,
+            "driver_cpu_s": driver_cpu_s,
+            "cpu_overhead": ray_cpu_s / shards_cpu_s - 1,
             "same_digest": self.digest("by-ray") == self.digest("shards"),
         }
 
@@ -232,7 +287,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000, help="pictures of an extraction that is killed")
     parser.add_argument("--pause", type=float, nargs=2, default=[2.0, 8.0], help="seconds between kills")
     parser.add_argument("--seed", type=int, default=0, help="draws who is killed and when")
-    parser.add_argument("--backbone", default="lite0")
+    parser.add_argument("--backbone", default="conv4")
     parser.add_argument("--chunk", type=int, default=512)
     parser.add_argument("--out", type=Path, default=RESULTS / "scale")
     args = parser.parse_args()
@@ -249,7 +304,7 @@ def main() -> None:
                 found = bench.kills(args.kills, args.count, args.pause, args.seed)
                 kept.add("kills", {"seed": args.seed, **found})
         finally:
-            bench.cluster.stop()
+            bench.stop()
 
 
 if __name__ == "__main__":

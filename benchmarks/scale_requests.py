@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from common import RESULTS, keep
 from serve import closed_loop, model_path, percentile, picture, server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+from nginx_server import behind_nginx  # type: ignore[import-not-found]
 from postgres_server import PostgresServer  # type: ignore[import-not-found]
 
 SERVICE = """
@@ -37,45 +36,12 @@ from wdae.serve.settings import Settings
 place = {"data": Path(sys.argv[2]), "database": sys.argv[3]}
 serve(Settings(**place, port=int(sys.argv[1]), limits={"requests": 10**6}))
 """
-NGINX = """
-pid {folder}/nginx.pid; error_log {folder}/error.log; daemon off; worker_processes 1;
-events {{ worker_connections 256; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;
-  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream wdae {{ {servers} keepalive 32; }}
-  server {{
-    listen 127.0.0.1:{port};
-    client_max_body_size 300m;
-    location / {{
-      proxy_pass http://wdae; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_set_header Host $host:$server_port;
-    }}
-  }}
-}}
-"""
 
 
-@contextmanager
-def behind_nginx(folder: Path, port: int, ports: list[int]) -> Iterator[int]:
-    """The port of a proxy before servers at other ports."""
-    folder.mkdir()
-    servers = " ".join(f"server 127.0.0.1:{one};" for one in ports)
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, servers=servers))
-    process = subprocess.Popen(["/usr/sbin/nginx", "-e", f"{folder}/start", "-c", f"{folder}/nginx.conf"])
-    try:
-        time.sleep(1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def seen_by_all(proxy: int, ports: list[int], turns: int) -> list[float]:
+def seen_by_all(proxy: str, ports: list[int], turns: int) -> list[float]:
     """Seconds from the answer to a change until every server shows it; for each of some changes."""
     found = []
-    with httpx.Client(base_url=f"http://127.0.0.1:{proxy}/api/v1", timeout=60) as client:
+    with httpx.Client(base_url=f"{proxy}/api/v1", timeout=60) as client:
         model = client.get("/models").json()["items"][0]["id"]
         for turn in range(turns):
             name = f"class of turn {turn}"
@@ -97,11 +63,12 @@ def measure(workers: int, clients: int, seconds: float, database: str) -> dict[s
         ports = []
         for _ in range(workers):
             ports.append(stack.enter_context(server(SERVICE, Path(place) / "data", database))[0])
-        proxy = stack.enter_context(behind_nginx(Path(place) / "nginx", 18_080 + workers, ports))
-        path = model_path(proxy)
+        proxy = stack.enter_context(behind_nginx(Path(place) / "nginx", ports))
+        at = int(proxy.rsplit(":", 1)[1])
+        path = model_path(at)
         for port in ports:
             asyncio.run(closed_loop(port, path, 4, 2.0))
-        rate, times = asyncio.run(closed_loop(proxy, path, clients, seconds))
+        rate, times = asyncio.run(closed_loop(at, path, clients, seconds))
         seen = seen_by_all(proxy, ports, 10)
     return {
         "workers": workers,

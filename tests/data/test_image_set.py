@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from wdae.data import ArraySource, ImageSet, hold_out
+from wdae.data.source import FileNames
 from wdae.errors import DataError
 from wdae.parts import Part
 
@@ -87,3 +92,23 @@ def test_hold_out_keeps_one_to_learn_from():
         hold_out(make([0, 0, 0, 1, 1]), 2, seed=0)
     with pytest.raises(DataError, match="0 or more"):
         hold_out(make([0]), -1, seed=0)
+
+
+def test_names_of_files_come_back_as_they_were():
+    odd = ["a.jpg", "", "häuser/日本.png", os.fsdecode(b"caf\xe9.jpg"), "x" * 300]
+    names = FileNames(iter(odd))
+    assert list(names) == odd and names[-1] == odd[-1] and list(names[1:4:2]) == odd[1:4:2]
+    assert list(pickle.loads(pickle.dumps(names))) == odd and list(FileNames(())) == []
+    for wrong in (5, -6):
+        with pytest.raises(IndexError):
+            names[wrong]
+
+
+def test_names_of_files_take_little_more_than_their_letters():
+    tracemalloc.start()
+    try:
+        names = FileNames(f"photos/class {i % 100}/{i:09d}.jpg" for i in range(20_000))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 20_000 * (len(names[-1]) + 8) * 1.05

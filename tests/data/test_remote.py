@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wdae.data import open_dataset
+from wdae.data import FileSource, open_dataset
+from wdae.data.remote import PlacedSource
 from wdae.errors import DataError
 from wdae.parts import Part
 
@@ -77,6 +79,23 @@ def test_tars_hold_what_folders_hold(folder: Path, tars: Path) -> None:
     assert images.describe(0).endswith("base/000.tar/cat-0.png")
     assert images.counts(Part.NOVEL).sum() == 3
     assert len(open_dataset(tars / "base" / "000.tar")) == 6
+
+
+def test_a_source_with_whole_paths_reads_the_same_in_another_place(
+    folder: Path, tars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    for place in (folder.name, tars.name):
+        source = open_dataset(place).source
+        assert isinstance(source, FileSource | PlacedSource)
+        before, sent = [source.digest(i) for i in range(9)], pickle.dumps(source.absolute())
+        with monkeypatch.context() as elsewhere:
+            elsewhere.chdir("/")
+            there = pickle.loads(sent)
+            assert [there.digest(i) for i in range(9)] == before
+            assert there.select([8, 0]).digest(1) == before[0]
+            with pytest.raises(DataError):
+                source.digest(0)
 
 
 def test_tars_that_say_too_little_are_named(tmp_path: Path) -> None:

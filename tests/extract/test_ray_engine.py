@@ -32,8 +32,12 @@ def cluster() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(tmp_path: Path) -> None:
-    config = extraction(tmp_path, chunk=16)
+def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extraction(tmp_path)
+    monkeypatch.chdir(tmp_path)  # workers have working folders of their own
+    config = extraction(tmp_path, chunk=16, data=Path("pictures"), backbone="model")
     extract(config, tmp_path / "one", ALONE)
     extract(config, tmp_path / "ray", ALONE, engine="ray")
     one, two = (FeatureBank.open(tmp_path / name) for name in ("one", "ray"))

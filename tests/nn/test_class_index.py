@@ -50,12 +50,25 @@ def test_the_graph_of_an_index_is_that_of_all_pairs_but_for_its_recall() -> None
     assert bool((found.similarities.diff(dim=1) <= 0).all())
 
 
-def test_a_recall_that_is_too_low_widens_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recall_that_is_too_low_widens_the_search_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("wdae.nn.class_index.WIDTH", 2)
     monkeypatch.setattr("wdae.nn.class_index.CONNECTIVITY", 4)
     monkeypatch.setattr("wdae.nn.class_index._SPARE", 1.0)
-    found = ClassIndex.build(unit(torch.randn(3000, D, generator=torch.Generator().manual_seed(0))))
-    assert found.facts["expansion_search"] > 2
+    weights = unit(torch.randn(3000, D, generator=torch.Generator().manual_seed(0)))
+    found = ClassIndex.build(weights)
+    assert found.facts["expansion_search"] > 11
+    monkeypatch.setattr("wdae.nn.class_index._WIDEST", 11)
+    capsys.readouterr()
+    assert ClassIndex.build(weights).facts["recall"] < RECALL
+    assert "% of the nearest classes, not 98" in capsys.readouterr().err
+
+
+def test_a_search_is_not_wider_than_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wdae.nn.class_index.RECALL", 2.0)  # never reached
+    found = ClassIndex.build(classes(2000))
+    assert found.facts["recall"] > 0.99 and found.facts["expansion_search"] < 100
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

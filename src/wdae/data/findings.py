@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wdae.data.decode import FORMATS, HEIC_ADVICE, SUFFIXES
 from wdae.data.image_set import ImageSet
-from wdae.data.source import FileSource
+from wdae.data.source import FileNames, FileSource
 from wdae.errors import DataError, StorageError, listed
 from wdae.parts import Part
 from wdae.printing import warn
@@ -119,10 +119,10 @@ def tell_left_out(unreadable: Sequence[str]) -> None:
         warn(f"{count} left out; with --strict (wdae extract: --skip-broken false) that is an error")
 
 
-def read_csv(file: Path) -> list[list[str]]:
+def read_csv(file: Path) -> Iterator[list[str]]:
     """The rows of a CSV file, empty lines left out; a list may be a stranger's, so its lines are bounded."""
     try:
-        return [row for row in csv.reader(text_lines(file), strict=True) if row]
+        yield from filter(None, csv.reader(text_lines(file), strict=True))
     except StorageError as error:
         raise DataError(str(error)) from error
     except (OSError, ValueError, csv.Error) as error:
@@ -156,7 +156,7 @@ def build_file_set(
     query_only = np.array([row.query_only for row in rows], dtype=np.bool_)
     return ImageSet(
         name=name,
-        source=FileSource(tuple(row.file for row in rows)),
+        source=FileSource(FileNames(row.file for row in rows)),
         labels=np.array([numbers[row.label] for row in rows], dtype=np.int64),
         parts=np.array([codes[row.part] for row in rows], dtype=np.uint8),
         class_names=tuple(names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from wdae.data.findings import (
@@ -67,11 +68,12 @@ def read_csv_list(file: Path, part: Part = Part.BASE_TRAIN) -> Findings:
     """
     findings = Findings("csv")
     rows = read_csv(file)
-    if not rows:
+    header = next(rows, None)
+    if header is None:
         raise DataError(f"{file}: is empty; the first line must name the columns path,label[,part]")
-    at_path, at_label, at_part = columns_of(file, rows[0])
+    at_path, at_label, at_part = columns_of(file, header)
     pictures, absent, faults = [], [], []
-    for number, row in enumerate(rows[1:], 2):
+    for number, row in enumerate(rows, 2):
         if max(at_path, at_label) >= len(row) or not row[at_path].strip() or not row[at_label].strip():
             faults.append(f"line {number}: {','.join(row)!r} lacks a path or a label")
             continue
@@ -82,7 +84,7 @@ def read_csv_list(file: Path, part: Part = Part.BASE_TRAIN) -> Findings:
             continue
         path = os.path.join(file.parent, row[at_path].strip())  # noqa: PTH118 (keeps an absolute path as it is)
         if os.path.isfile(path):  # noqa: PTH113
-            pictures.append(Picture(row[at_label].strip(), here, path))
+            pictures.append(Picture(sys.intern(row[at_label].strip()), here, path))
         else:
             absent.append(f"{row[at_path].strip()} (line {number})")
     if faults:

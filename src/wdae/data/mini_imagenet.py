@@ -63,7 +63,7 @@ def _read_lists(root: Path) -> Findings:
 
 
 def _rows(file: Path) -> list[tuple[str, str]]:
-    rows = read_csv(file)
+    rows = list(read_csv(file))
     if not rows or [cell.strip() for cell in rows[0][:2]] != ["filename", "label"]:
         raise DataError(f"{file}: the first line must be 'filename,label'")
     short = [str(number) for number, row in enumerate(rows[1:], 2) if len(row) < 2]

@@ -17,10 +17,13 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from wdae.data.decode import MAX_BYTES, SUFFIXES, Pixels
 from wdae.data.findings import Findings, Picture, build_file_set, part_named
 from wdae.data.folders import columns_of
-from wdae.data.source import content_digest, decoded, file_stamp
+from wdae.data.source import FileNames, content_digest, decoded, file_stamp
 from wdae.errors import DataError, MissingExtraError, listed
 from wdae.parts import Part
 from wdae.storage.files import open_regular
@@ -43,14 +46,34 @@ class Place(NamedTuple):
 class PlacedSource:
     """Pictures by their places, in files or buckets.
 
-    ``stamps`` are what tells other contents of the same files.
+    Args:
+        tars: the files that pictures are parts of.
+        names: of the pictures in their tars; of whole files their addresses.
+        where: int64 ``[M, 3]``, each picture's tar, start and size; a tar of −1 is none.
+        stamps: what tells other contents of the same files.
     """
 
-    places: tuple[Place, ...]
+    tars: tuple[str, ...]
+    names: FileNames
+    where: npt.NDArray[np.int64]
     stamps: str
 
+    @staticmethod
+    def of(places: Sequence[Place], stamps: str) -> PlacedSource:
+        """The source of these places."""
+        tars = {place.file: 0 for place in places if place.name}
+        tars = {tar: number for number, tar in enumerate(tars)}
+        names = FileNames(place.name or place.file for place in places)
+        where = [(tars.get(place.file, -1), place.start, place.size) for place in places]
+        return PlacedSource(tuple(tars), names, np.array(where, np.int64).reshape(-1, 3), stamps)
+
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.names)
+
+    def place(self, index: int) -> Place:
+        """Where a picture's bytes lie."""
+        (tar, start, size), name = self.where[index].tolist(), self.names[index]
+        return Place(name) if tar < 0 else Place(self.tars[tar], start, size, name)
 
     def read(self, index: int, at_least: int | None = None) -> Pixels:
         """The decoded picture."""
@@ -58,7 +81,7 @@ class PlacedSource:
 
     def describe(self, index: int) -> str:
         """The file, or the tar and the name in it."""
-        place = self.places[index]
+        place = self.place(index)
         return f"{place.file}/{place.name}" if place.name else place.file
 
     def digest(self, index: int) -> bytes:
@@ -72,10 +95,16 @@ class PlacedSource:
 
     def select(self, indices: Sequence[int]) -> PlacedSource:
         """Some of the pictures."""
-        return replace(self, places=tuple(self.places[i] for i in indices))
+        names = FileNames(self.names[i] for i in indices)
+        return replace(self, names=names, where=self.where[np.asarray(indices, dtype=np.int64)])
+
+    def absolute(self) -> PlacedSource:
+        """The same tars, wherever a process works."""
+        tars = (tar if is_remote(tar) else os.path.abspath(tar) for tar in self.tars)  # noqa: PTH100
+        return replace(self, tars=tuple(tars))
 
     def _bytes(self, index: int) -> bytes:
-        place = self.places[index]
+        place = self.place(index)
         if place.size > MAX_BYTES:
             raise DataError(f"{self.describe(index)} has {place.size} bytes; at most {MAX_BYTES} are read")
         try:
@@ -235,8 +264,8 @@ def _placed(
             f"{name}: no pictures; expected a folder per class, a list (.csv) or tars of WebDataset"
         )
     made = build_file_set(PurePosixPath(name).name, pictures)
-    where = tuple(places[made.describe(i)] for i in range(len(made)))
-    findings.image_set = replace(made, source=PlacedSource(where, stamps))
+    where = [places[made.describe(i)] for i in range(len(made))]
+    findings.image_set = replace(made, source=PlacedSource.of(where, stamps))
     return findings
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,37 @@ class ImageSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+class FileNames(Sequence[str]):
+    """Names of files, one after the other in one array: a million strings take a hundred megabytes more.
+
+    >>> names = FileNames(["a.jpg", "b/c.jpg"])
+    >>> len(names), names[1], list(names[:1])
+    (2, 'b/c.jpg', ['a.jpg'])
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        text, ends = bytearray(), array("q", [0])
+        for name in names:
+            text += os.fsencode(name)
+            ends.append(len(text))
+        self._text, self._ends = np.array(text, np.uint8), np.array(ends, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> FileNames: ...
+    def __getitem__(self, index: int | slice) -> str | FileNames:
+        """One name, or some."""
+        at = range(len(self))[index]
+        if isinstance(at, range):
+            return FileNames(self[i] for i in at)
+        return os.fsdecode(self._text[self._ends[at] : self._ends[at + 1]].tobytes())
+
+
+@dataclass(frozen=True, eq=False)
 class FileSource:
     """One file a picture.
 
@@ -57,14 +88,18 @@ class FileSource:
     (2, 'photos/b.jpg')
     """
 
-    files: tuple[str, ...]
+    files: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.files, FileNames):
+            object.__setattr__(self, "files", FileNames(self.files))
 
     def __len__(self) -> int:
         return len(self.files)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files as paths; kept as text because a million paths cost half a gigabyte."""
+        """The files as paths."""
         return tuple(map(Path, self.files))
 
     def read(self, index: int, at_least: int | None = None) -> Pixels:
@@ -85,7 +120,11 @@ class FileSource:
 
     def select(self, indices: Sequence[int]) -> FileSource:
         """Some of the files."""
-        return FileSource(tuple(self.files[i] for i in indices))
+        return FileSource(FileNames(self.files[i] for i in indices))
+
+    def absolute(self) -> FileSource:
+        """The same files, wherever a process works."""
+        return FileSource(FileNames(map(os.path.abspath, self.files)))
 
     def _bytes(self, index: int) -> bytes:
         try:

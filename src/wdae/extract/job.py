@@ -40,10 +40,16 @@ class ExtractJob:
         device: where to compute.
         trust: a backbone of others that the model may name.
         workers: processes that decode; one for each core by default.
+        images: the data set, where somebody has opened it already.
     """
 
     def __init__(
-        self, config: ExtractConfig, device: torch.device, trust: Trust = (), workers: int | None = None
+        self,
+        config: ExtractConfig,
+        device: torch.device,
+        trust: Trust = (),
+        workers: int | None = None,
+        images: ImageSet | None = None,
     ) -> None:
         fast_arithmetic(device)
         self.config, self.device, self.workers = config, device, workers
@@ -63,7 +69,7 @@ class ExtractJob:
         rule = Preprocessing.of(self.model.card) if self.model else backbone.preprocessing
         self.sides = config.sizes or (config.size or rule.image_size,)
         self.backbone, self.rule = backbone, rule.changed(side=self.sides[0])
-        self.images = _images(config, self.model)
+        self.images = _images(config, self.model) if images is None else images
         if len(self.images.class_names) > MAX_CLASSES:
             raise DataError(
                 f"{config.data} has {len(self.images.class_names):,} classes; a bank holds {MAX_CLASSES:,} at"

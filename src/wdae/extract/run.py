@@ -84,16 +84,14 @@ def extract(
             if engine == "ray":
                 from wdae.extract.ray_engine import run_chunks
 
-                rate = run_chunks(config, todo, done, ray_address, trust)
+                rate = run_chunks(config, job.images, todo, done, ray_address, trust)
             else:
                 rate = _run_chunks(job, todo, done)
         team.barrier()
         if team.is_main:
             chunks = [_chunk(work, start) for start in starts]
-            numbers, dim = (
-                [torch.empty(0, dtype=torch.int64)],
-                None,
-            )  # of more shards than chunks, some are empty
+            dim = None
+            numbers = [torch.empty(0, dtype=torch.int64)]  # of more shards than chunks, some are empty
             for chunk in chunks:  # one open at a time
                 (part,) = load_parts([chunk], len(job.images), dim)
                 numbers.append(part["rows"].clone())

@@ -18,17 +18,20 @@ import torch
 from torch import Tensor
 
 from wdae.errors import MissingExtraError
+from wdae.printing import warn
 from wdae.storage.files import open_regular
 
 CONNECTIVITY, WIDTH = 16, 64
-"""Neighbours of a class in the index, and candidates that are looked at while it is built."""
+"""Neighbours of a class in the index, and candidates looked at while it is built, more of many."""
+_MANY = 250_000  # classes from which on more candidates are looked at, as their root grows
 RECALL = 0.98
 """The share of the true nearest classes that the index finds, at least."""
 _WIDEST = 2048
 _SAMPLE = 1_000  # classes whose neighbours are found exactly, to measure the recall
 _MARGIN = 0.003  # of that measurement
 _PIVOTS = 1_000  # classes that others are sorted by
-_MIXED = 10  # one class of so many is indexed before the sorted others
+_MIXED = 4  # one class of so many is indexed before the sorted others
+_PATIENCE, _GAIN = 3, 0.002  # looking so much more widely must raise the recall so much, or it is for nothing
 _SPARE = 2.0  # classes proposed for each one that is asked for
 _ROWS = 8192  # vectors that are added, or looked up, at once
 _HEAD, _TAPE = 64, 40  # bytes of the two headers in the library's file
@@ -51,7 +54,9 @@ class ClassIndex:
     @classmethod
     def build(cls, weights: Tensor, n_neighbours: int = 10, seed: int = 0) -> ClassIndex:
         """Index unit rows ``[N, D]``; it looks as widely as RECALL takes, measured on some rows."""
-        index, N = _empty(weights.shape[1]), len(weights)
+        N = len(weights)
+        built = round(WIDTH * max(1.0, N / _MANY) ** 0.5)
+        index = _empty(weights.shape[1], built)
         drawn = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
         order = _near_together(weights, drawn[:_PIVOTS])
         early = torch.zeros(N, dtype=torch.bool)
@@ -60,13 +65,26 @@ class ClassIndex:
             index.add(rows.numpy().astype(np.uint64), weights[rows].numpy(), threads=_threads())
         drawn, J = drawn[:_SAMPLE], min(n_neighbours, N - 1)
         true = torch.cat([_others(weights, some, J) for some in drawn.split(64)])
-        made, width, recall = cls(weights, index, order=order), max(1, WIDTH // 2), 0.0
-        while recall < RECALL + _MARGIN and width <= _WIDEST:
+        made, width = cls(weights, index, order=order), max(WIDTH // 2, int(_SPARE * (J + 1)))
+        tried: list[tuple[float, int]] = []  # recall and width
+        while not tried or width <= _WIDEST:
             index.expansion_search = width
             near = made.nearest(weights[drawn], J + 1)[0]  # itself among them
             recall = float((true.unsqueeze(2) == near.unsqueeze(1)).any(2).double().mean())
-            made = replace(made, facts=_facts(width, recall, len(drawn), n_neighbours))
+            tried.append((recall, width))
+            if recall >= RECALL + _MARGIN:
+                break
+            if len(tried) > _PATIENCE and recall < tried[-1 - _PATIENCE][0] + _GAIN:
+                tried = tried[:-_PATIENCE]
+                break
             width = max(width + 1, width * 5 // 4)
+        recall, index.expansion_search = tried[-1]
+        made = replace(made, facts=_facts(built, tried[-1][1], recall, len(drawn), n_neighbours))
+        if recall < RECALL:
+            warn(
+                f"the index finds {100 * recall:.0f} % of the nearest classes, not {100 * RECALL:.0f}: they"
+                " lie apart with nothing between them; where that is too few, compare all with all on a GPU"
+            )
         return made
 
     def neighbours(self, J: int) -> tuple[Tensor, Tensor]:
@@ -191,25 +209,25 @@ def _library() -> Any:
     return library
 
 
-def _empty(dim: int) -> Any:
+def _empty(dim: int, built: int) -> Any:
     return _library().Index(
         ndim=dim,
         metric="ip",
         dtype="bf16",
         connectivity=CONNECTIVITY,
-        expansion_add=WIDTH,
-        expansion_search=WIDTH,
+        expansion_add=built,
+        expansion_search=built,
         enable_key_lookups=False,
     )
 
 
-def _facts(width: int, recall: float, sample: int, n_neighbours: int) -> dict[str, Any]:
+def _facts(built: int, width: int, recall: float, sample: int, n_neighbours: int) -> dict[str, Any]:
     import usearch
 
     return {
         "library": f"usearch {usearch.__version__}",
         "connectivity": CONNECTIVITY,
-        "expansion_add": WIDTH,
+        "expansion_add": built,
         "expansion_search": width,
         "recall": round(recall, 5),
         "neighbours": n_neighbours,
