@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -45,11 +46,35 @@ def test_the_page_is_what_the_records_give(make_results: ModuleType) -> None:
     make_results.README.write_text(readme.replace(ours, f"{ours}9"))
     assert make_results.README.read_text() != readme
     make_results.main(["write"])
-    for page in ("results.md", "tries.md"):
+    for page in ("results.md", "earlier.md", "tries.md"):
         assert make_results.PAGE.with_name(page).read_text() == (ROOT / "docs" / page).read_text()
     assert make_results.README.read_text() == readme
     drawn = {path.name for path in make_results.IMAGES.iterdir()}
     assert drawn <= {path.name for path in (ROOT / "docs" / "images").iterdir()}
+
+
+def test_records_of_accuracies_are_of_clean_commits() -> None:
+    """Those that are not stand apart, in results/earlier."""
+    for path in (*(ROOT / "results").glob("*.json"), *(ROOT / "results" / "seeds").glob("*.json")):
+        record = json.loads(path.read_text())
+        for run in record.get("runs") or [record["environment"]]:
+            assert re.fullmatch("[0-9a-f]{40}", run["commit"] or ""), path.name
+
+
+def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_path: Path) -> None:
+    record = json.loads((ROOT / "results" / "resnet12-taught.json").read_text())
+    assert make_results.over_seeds(record | {"name": "has no other seed"}) == []
+    other = json.loads(json.dumps(record)) | {"seed": 1}
+    for table in other["tables"]:
+        table["rows"] = [line for line in table["rows"] if line["row"] != "lwof"]
+        for line in table["rows"]:
+            line["metrics"]["novel"]["mean"] += 0.02
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds/resnet12-taught-seed-1.json").write_text(json.dumps(other))
+    make_results.RESULTS = tmp_path
+    page = "\n".join(make_results.over_seeds(record))
+    assert "± 1.41 |" in page and "2 seeds of stage 2 (0, 1)" in page
+    assert "| wDAE-GNN, ε of the paper |" in page and "| LwoF |" not in page
 
 
 def test_the_demos_table_is_put_by_its_generator(make_results: ModuleType, tmp_path: Path) -> None:
@@ -136,8 +161,8 @@ def test_some_rows_of_a_record_are_renewed(make_results: ModuleType, tmp_path: P
 
 def test_rows_that_stand_as_they_started_are_marked_wherever_they_stand() -> None:
     """In the page, as generated, and in the table that wdae compare prints and writes."""
-    record = json.loads((ROOT / "results" / "compare-embedded.json").read_text())
-    page = (ROOT / "docs" / "results.md").read_text()
+    record = json.loads((ROOT / "results" / "earlier" / "compare-embedded.json").read_text())
+    page = (ROOT / "docs" / "earlier.md").read_text()
     kept = {(row["method"], row["n_shot"]): bool(row["info"].get("start_kept")) for row in record["rows"]}
     assert any(kept.values()) and not all(kept.values())
     section = page.split("## compare-embedded")[1].split("\n## ")[0]

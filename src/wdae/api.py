@@ -16,6 +16,7 @@ from wdae.classifier.picture_backbone import PictureBackbone, load_backbone
 from wdae.classifier.store import is_model
 from wdae.classifier.store import load as load_model
 from wdae.comparison.config import CompareRecipe
+from wdae.comparison.entries import names_places, split_words
 from wdae.comparison.run import chosen_methods, run_comparison
 from wdae.comparison.seeds import SeedsTable, run_seeds
 from wdae.comparison.table import ComparisonTable
@@ -166,11 +167,18 @@ def compare(
         recipe = read_recipe(CompareRecipe, recipe_file(recipe))
     if resume:
         begun = Run.open(output).recipe(CompareRecipe)
-        command = shlex.join(["wdae", "compare", "--bank", begun.bank, "-o", str(output), "--resume"])
-        refuse_unnamed({"bank": begun.bank}, {"bank": recipe.bank}, output, command)
+        were, are = (
+            {"bank": r.bank, "methods": ",".join(split_words(r.methods)), "reference": r.reference}
+            for r in (begun, recipe)
+        )
+        for key, words in (("methods", begun.methods), ("reference", (begun.reference,))):
+            if not names_places(split_words(words)):  # it opens nothing: the run's own
+                del were[key]
+        named = [word for key, value in were.items() for word in (f"--{key}", value)]
+        command = shlex.join(["wdae", "compare", *named, "-o", str(output), "--resume"])
+        refuse_unnamed(were, are, output, command)
         recipe = begun
-    words = tuple(word for part in recipe.methods for word in part.split(",") if word)
-    recipe = recipe.model_copy(update={"methods": words})
+    recipe = recipe.model_copy(update={"methods": split_words(recipe.methods)})
     chosen_methods(recipe)  # refused before anything is loaded or written
     bank = as_bank(recipe.bank)
     run = Run.resume(output) if resume else Run.create(output, recipe, seed=recipe.seed, force=force)

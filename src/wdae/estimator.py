@@ -42,8 +42,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         refine_base: let base weights move too when classes are added, as in the paper; None: as the method
             has it.
         novel_share: share of the vectors to classify that is expected to be of added classes; less favours
-            base classes. None: the largest with which five added classes cost base vectors at most two points
-            of accuracy. A matter of asking: set it after ``fit``, or give ``expect`` to ``predict``.
+            base classes. None: the largest with which five added classes cost base vectors no more than a
+            limit. A matter of asking: set it after ``fit``, or give ``expect`` to ``predict``.
         max_classes: base classes that take part in training the denoiser; more are drawn from.
         false_alarm_rate: share of vectors of known classes that :meth:`is_unknown` may call unknown.
         random_state: every random choice follows from it.

@@ -15,7 +15,7 @@ from wdae.cli.main import COMMANDS, root
 
 ROOT = Path(__file__).parents[2]
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*\w")
-EVERYWHERE = {"--help", "--version", "--debug", "--trust", "--no-verify"}
+EVERYWHERE = {"--help", "--version", "--debug", "--trust", "--track", "--no-verify"}
 OTHERS = {"--nproc-per-node", "--durations"}  # of torchrun and pytest
 OTHERS |= {"--ignore-scripts", "--head", "--address", "--node"}  # of npm, Ray and a benchmark
 OTHERS |= {"--format", "--no-owner", "--dbname"}  # of pg_dump and pg_restore

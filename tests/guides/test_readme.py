@@ -37,6 +37,7 @@ MORE = {
 ELSEWHERE = {
     "pretrain": "tests/end_to_end/test_whole_chain.py",
     "extract": "tests/end_to_end/test_whole_chain.py",
+    "episodic": "tests/episodic/test_episodic.py",
     "reproduce": "tests/reproduce/test_reproduce_from_pictures.py",
 }
 

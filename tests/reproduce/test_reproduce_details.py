@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from wdae.evaluation.protocol import few_way
 from wdae.methods import make
 from wdae.methods.base import base_classes
 from wdae.parts import Part
+from wdae.reproduce.benchmarks import MINI_IMAGENET
+from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.details import base_distances, measure_details, trade_off
 from wdae.reproduce.render import table_notes
-from wdae.reproduce.roles import RoleBank
+from wdae.reproduce.roles import RoleBank, expected_cost
 
 SHAPE = {"n_way": 4, "n_query": 5, "n_episodes": 30, "seed": 7}
 
@@ -89,3 +93,16 @@ def test_a_table_says_what_its_features_are(
     table = {"role": "held-out", "metrics": ["novel", "all"], "rows": []}
     (note,) = table_notes(table, {"banks": {"held-out": bank}, "protocol": "few-way"})
     assert words in note
+
+
+def test_the_cost_that_is_said_first_follows_from_records_of_the_same_trainings() -> None:
+    """One H200 trained the first of them in 895 s, a second one beside it; the chain has 75 minutes."""
+    records = Path(__file__).parents[2] / "results" / "stage1"
+    for training in MINI_IMAGENET.chain:
+        record = json.loads((records / f"{training.recipe.removeprefix('stage1-')}.json").read_text())
+        assert training.images_per_second == pytest.approx(record["images_per_s"], rel=0.01)
+    said = expected_cost(MINI_IMAGENET, ReproduceRecipe(data=Path("DIR")))
+    assert said is not None
+    minutes = int(said.split("about ")[1].split(" minutes")[0])
+    assert 2 * 895 / 60 < minutes < 75
+    assert expected_cost(MINI_IMAGENET, ReproduceRecipe(data=Path("DIR"), quick=True)) is None

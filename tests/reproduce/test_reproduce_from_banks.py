@@ -217,6 +217,7 @@ def _from_commit(run: Path, commit: str | None) -> None:
 
 def test_the_documents_take_the_record_over(finished: Path, make_results: ModuleType, tmp_path: Path) -> None:
     make_results.RESULTS = tmp_path / "kept"
+    make_results.EARLIER = tmp_path / "kept" / "earlier"
     for commit, why in ((None, "no commit"), ("a1b2c3+", "with changes")):
         _from_commit(finished, commit)
         for words in (["adopt", str(finished)], ["extend", "mini-imagenet", str(finished)]):

@@ -34,8 +34,9 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     try:
         _refuse_unknown_command(app, words)
         app.suppress_keyboard_interrupt = False  # or cyclopts would exit by itself, without a word
-        words, trust = split_trust(normalise(words))
-        with as_interrupts(), trusting(trust), _verifying(_NO_VERIFY not in words):
+        words, trust = split_option(normalise(words), "--trust", "pkg.module:factory")
+        words, trackers = split_option(words, "--track", "tensorboard")
+        with as_interrupts(), trusting(trust), _tracking(trackers), _verifying(_NO_VERIFY not in words):
             words = [word for word in words if word != _NO_VERIFY]
             app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (WdaeError, CycloptsError) as error:
@@ -57,6 +58,17 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return exit_status()
     return DONE
+
+
+@contextmanager
+def _tracking(names: Sequence[str]) -> Iterator[None]:
+    if not names:  # a command that logs nothing need not import what would
+        yield
+        return
+    from wdae.runs.tracking import tracking
+
+    with tracking(names):
+        yield
 
 
 @contextmanager
@@ -92,23 +104,23 @@ def normalise(words: Sequence[str]) -> list[str]:
     return out
 
 
-def split_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without ``--trust NAME``, an option of every command, and the names.
+def split_option(words: Sequence[str], option: str, example: str) -> tuple[list[str], list[str]]:
+    """The words without an option that every command has, and the values that were given for it.
 
-    >>> split_trust(["predict", "--trust", "a.b:c", "x", "--trust=d:e", "--", "--trust"])
+    >>> split_option(["predict", "--trust", "a.b:c", "x", "--trust=d:e", "--", "--trust"], "--trust", "a:b")
     (['predict', 'x', '--', '--trust'], ['a.b:c', 'd:e'])
     """
-    rest, names = list(words), list[str]()
+    rest, values = list(words), list[str]()
     end = rest.index("--") if "--" in rest else len(rest)
     for i in reversed(range(end)):
         name, equals, value = rest[i].partition("=")
-        if name == "--trust":
+        if name == option:
             if not equals and i + 1 >= end:
-                raise WdaeError("--trust needs a name: --trust pkg.module:factory")
-            names.insert(0, value if equals else rest.pop(i + 1))
+                raise WdaeError(f"{option} needs a name: {option} {example}")
+            values.insert(0, value if equals else rest.pop(i + 1))
             del rest[i]
             end = rest.index("--") if "--" in rest else len(rest)
-    return rest, names
+    return rest, values
 
 
 def _refuse_unknown_command(app: App, words: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Train wDAE-GNN and wDAE-MLP on the embedded bank and measure them against the initial estimate.
 
-    It takes about two minutes on a quiet core, and needs neither a GPU nor data.
+    It takes minutes, and needs neither a GPU nor data.
 
     Parameters
     ----------

@@ -38,10 +38,12 @@ SECTIONS = {
     "Research": {
         "demo": "Train and measure on the bank that ships with the package: a first look.",
         "train": "Train a denoiser of class weights on a feature bank (stage 2).",
+        "runs": "Set trained runs side by side: what differs, what each reached, their curves.",
         "compare": "Train and measure many methods on one bank, on the same episodes.",
         "reproduce": "Run the rows of the paper's tables and set them beside its figures.",
         "methods": "List the methods there are, with their papers and what each can do.",
         "pretrain": "Train a backbone and its classifier on the base classes (stage 1).",
+        "episodic": "Train a backbone and a few-shot method together, on episodes of pictures.",
         "extract": "Turn pictures into a feature bank with a trained backbone.",
         "bank": "Feature banks: import one, look at one, make a synthetic one.",
         "data": "Sets of pictures: look at one, check it, prepare it.",
@@ -127,6 +129,7 @@ def overview() -> str:
         "  --version   Show the version\n"
         "  --debug     Show the traceback of an error (also WDAE_DEBUG=1)\n"
         "  --trust     Let files name this backbone of yours: --trust pkg.module:factory\n"
+        "  --track     Log metrics of training to tensorboard or mlflow as well: --track tensorboard\n"
         "  --no-verify Do not compare checksums of the files that are read\n\n"
         "Options may be written with underscores as well: --held_out is --held-out."
     )

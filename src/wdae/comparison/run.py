@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from wdae.bank import FeatureBank
 from wdae.comparison.config import CompareRecipe
+from wdae.comparison.entries import ComparisonEntry, entry, given_recipe, with_keys
 from wdae.errors import ModelError
 from wdae.evaluation.config import EvaluationConfig
+from wdae.evaluation.measure import with_options
 from wdae.evaluation.protocol import few_way
-from wdae.evaluation.results import Estimate, Result, file_stem, paired
+from wdae.evaluation.results import Estimate, Result, file_name, file_stem, paired
 from wdae.evaluation.table import ResultTable
-from wdae.methods import WDAE, LearnedMethod, Method, find, is_learned, make, names
+from wdae.methods import WDAE, LearnedMethod, Method, find, names
 from wdae.methods.base import base_classes
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
@@ -48,17 +47,24 @@ class _Cost(Record):
     training_seconds: float
 
 
-def chosen_methods(recipe: CompareRecipe) -> list[str]:
-    """The names a recipe asks for, the reference first; unknown ones are refused, all names listed."""
+def chosen_methods(recipe: CompareRecipe) -> list[ComparisonEntry]:
+    """What a recipe asks for, the reference first; unknown names are refused, all names listed."""
     asked = names() if recipe.methods == ("all",) else list(dict.fromkeys(recipe.methods))
-    for name in (*asked, recipe.reference):
-        kind = find(name)
-        if recipe.metric in ("base", "all") and not kind.joint:
+    entries = [entry(word) for word in (recipe.reference, *(w for w in asked if w != recipe.reference))]
+    for one in entries:
+        if recipe.metric in ("base", "all") and one.kind is not None and not one.kind.joint:
             raise ModelError(
-                f"{name} scores novel classes only, so it has no {recipe.metric} accuracy; leave it out, or "
-                "compare novel accuracy"
+                f"{one.word} scores novel classes only, so it has no {recipe.metric} accuracy; leave it out,"
+                " or compare novel accuracy"
             )
-    return [recipe.reference, *(name for name in asked if name != recipe.reference)]
+        if one.kind is WDAE and one.name is not None and any("." not in key for key in one.options):
+            raise ModelError(
+                f"{one.word}: a denoiser takes keys of its recipe: {one.name}:denoiser.hidden=160,"
+                "training.noise=0.05"
+            )
+        if one.name is not None and one.options:  # wrong ones are refused before anything is run
+            with_keys(training_recipe(one.name, recipe), one) if one.learned else with_options(one.word)
+    return entries
 
 
 def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None) -> MetaRecipe:
@@ -106,55 +112,55 @@ def run_comparison(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> Result
     """Train and measure every method of a recipe; what an earlier call has finished is not run again."""
     chosen = chosen_methods(recipe)
     tested = bank.half_of_held_out("test") if recipe.split_held_out else bank
-    for position, name in enumerate(chosen):
-        missing = [k for k in recipe.shots if _finished(run, name, k, recipe) is None]
+    for position, one in enumerate(chosen):
+        missing = [k for k in recipe.shots if _finished(run, one.word, k, recipe) is None]
         if not missing:
             continue
-        ready = {n_shot: _ready(run, name, n_shot, recipe, bank) for n_shot in missing}
+        ready = {n_shot: _ready(run, one, n_shot, recipe, bank) for n_shot in missing}
         total = len(missing) * recipe.episodes
-        with progress(total, f"measuring {name} ({position + 1} of {len(chosen)})") as bar:
+        with progress(total, f"measuring {one.word} ({position + 1} of {len(chosen)})") as bar:
             for n_shot, (method, cost) in ready.items():
                 _measure(run, method, cost, n_shot, recipe, tested, bar)
-    results = [_finished(run, name, k, recipe) for k in recipe.shots for name in chosen]
+    results = [_finished(run, one.word, k, recipe) for k in recipe.shots for one in chosen]
     return ResultTable(tuple(result for result in results if result is not None))
 
 
 def _ready(
-    run: Run, name: str, n_shot: int, recipe: CompareRecipe, bank: FeatureBank
+    run: Run, one: ComparisonEntry, n_shot: int, recipe: CompareRecipe, bank: FeatureBank
 ) -> tuple[Method, dict[str, Any]]:
     """A method to measure and what it cost, trained now or by an earlier call."""
     device = pick_device(recipe.device)
-    if not is_learned(name):
-        return make(name), {"parameters": 0, "training_seconds": 0.0}
-    by_shot = "shots" in find(name).training_defaults  # the others are trained once for any number
-    folder = run.path / "methods" / (f"{name}-{n_shot}shot" if by_shot else name)
-    if (folder / _COST).exists():
-        return load_method(folder / MODEL, device, dim=bank.dim), read_record(
-            _Cost, folder / _COST
-        ).model_dump(exclude_unset=True)
-    training = training_recipe(name, recipe, n_shot if by_shot else None)
+    if one.run is not None:
+        method = load_method(one.run / MODEL, device, dim=bank.dim)
+        method.name = one.word
+        return method, {"parameters": method.n_parameters()}
+    if not one.learned:
+        return with_options(one.word), {"parameters": 0, "training_seconds": 0.0}
+    by_shot = one.name is not None and "shots" in find(one.name).training_defaults  # others: once for any
+    folder = run.path / "methods" / (file_name(one.word) + (f"-{n_shot}shot" if by_shot else ""))
+    if not (folder / _COST).exists():
+        _train(folder, one, n_shot if by_shot else None, recipe, bank)
+    method = load_method(folder / MODEL, device, dim=bank.dim)
+    method.name = one.word
+    return method, read_record(_Cost, folder / _COST).model_dump(exclude_unset=True)
+
+
+def _train(
+    folder: Path, one: ComparisonEntry, n_shot: int | None, recipe: CompareRecipe, bank: FeatureBank
+) -> None:
+    """Train an entry in a folder of its own, for one number of shots or for any."""
+    if one.name is None:
+        training = given_recipe(one, recipe)
+    else:
+        training = with_keys(training_recipe(one.name, recipe, n_shot), one)
     part = Run.resume(folder) if folder.exists() else Run.create(folder, training, seed=recipe.seed)
     began = time.perf_counter()
-    with _one_thread(device):
-        method = train_method(part, training, bank, resume=True)
+    method = train_method(part, training, bank, resume=True)
     cost: dict[str, Any] = {"parameters": method.n_parameters()}
-    if by_shot and isinstance(method, LearnedMethod):
+    if n_shot is not None and isinstance(method, LearnedMethod):
         cost |= _keep_if_better(folder / MODEL, method, n_shot, training, recipe, bank)
     cost["training_seconds"] = time.perf_counter() - began
     write_json(folder / _COST, cost)
-    return load_method(folder / MODEL, device, dim=bank.dim), cost
-
-
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """Train on one core of a CPU: for such small steps, waiting for a busy second core costs more time."""
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def better_of(trained: M, start: M, measure: Callable[[Method], Result]) -> tuple[M, Estimate]:
@@ -192,7 +198,7 @@ def _keep_if_better(
     )
     kept, gain = better_of(trained, start, measure)
     if kept is start:
-        save_method(path, start, trained.name)
+        save_method(path, start, training.method or "")
     return {"start_kept": kept is start, "validation_gain": gain.mean, "validation_gain_ci95": gain.ci95}
 
 

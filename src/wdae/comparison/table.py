@@ -90,7 +90,7 @@ class ComparisonTable:
         row += [accuracy("all"), difference("all"), accuracy("area"), difference("area")]
         row += [
             f"{info.get('parameters', 0):,}",
-            f"{info.get('training_seconds', 0):.1f}",
+            f"{info['training_seconds']:.1f}" if "training_seconds" in info else "–",
             f"{info.get('episodes_per_second', 0):,.0f}",
         ]
         if self.paper is not None:

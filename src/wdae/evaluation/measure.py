@@ -93,15 +93,27 @@ def load_methods(
                     "or use wdae compare, which trains what it compares"
                 )
             if word not in [method.name for method in methods]:
-                methods.append(_with_options(word))
+                methods.append(with_options(word))
         else:
             hint = nearest(word, names())
             raise ModelError(f"{word!r} is no run folder, model file or method{hint} (see wdae methods)")
     return _distinct(methods)
 
 
-def _with_options(word: str) -> Method:
-    """A method by its name, or by its name with options: ``lda:shrink=0.9``."""
+def with_options(word: str) -> Method:
+    """A method without parameters by its name, or by its name with options: ``lda:shrink=0.9``."""
+    name, options = split_options(word)
+    method = make(name, **options)
+    method.name = word
+    return method
+
+
+def split_options(word: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a method.
+
+    >>> split_options("lda:shrink=0.9,power=null")
+    ('lda', {'shrink': 0.9, 'power': None})
+    """
     name, _, rest = word.partition(":")
     options: dict[str, Any] = {}
     for one in filter(None, rest.split(",")):
@@ -109,9 +121,7 @@ def _with_options(word: str) -> Method:
         if not equals:
             raise ModelError(f"{word!r}: options of a method are given as {name}:key=value,key=value")
         options[key.strip()] = scalar(value[:100])
-    method = make(name, **options)
-    method.name = word
-    return method
+    return name, options
 
 
 def _distinct(methods: list[Method]) -> list[Method]:

@@ -280,10 +280,17 @@ def file_stem(method: str, protocol: str, n_way: int, n_shot: int, seed: int) ->
     >>> file_stem("wdae-gnn+", "few-way", 5, 1, 0)
     'wdae-gnn+-few-way-5way-1shot-seed0'
     """
+    return f"{file_name(method)}-{protocol}-{n_way}way-{n_shot}shot-seed{seed}"
+
+
+def file_name(method: str) -> str:
+    """A method's name as part of a file's: another for each method, whatever signs it has.
+
+    >>> file_name("wdae-gnn+"), file_name("lda:shrink=0.9")
+    ('wdae-gnn+', 'lda-shrink-0.9-9263f1')
+    """
     safe = re.sub(r"[^a-zA-Z0-9.+-]+", "-", method)
-    if safe != method:
-        safe += "-" + hashlib.sha256(method.encode()).hexdigest()[:6]
-    return f"{safe}-{protocol}-{n_way}way-{n_shot}shot-seed{seed}"
+    return safe if safe == method else safe + "-" + hashlib.sha256(method.encode()).hexdigest()[:6]
 
 
 def is_result(path: str | Path) -> bool:

@@ -44,7 +44,7 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
     lines = [
         f"`{record['command']}`",
         "",
-        f"{where}, torch {environment.get('torch')}, {_commit(environment)}; "
+        f"{where}, torch {environment.get('torch')}, {commit(environment)}; "
         f"{record['seconds'] / 60:.1f} minutes in all. "
         f"{episodes}, the same for all rows on the same features; accuracies in % with 95 % intervals. "
         "Difference: ours minus the paper's. Gain: over the initial estimate, or over the row that a table "
@@ -60,12 +60,12 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _commit(environment: Mapping[str, Any]) -> str:
+def commit(environment: Mapping[str, Any]) -> str:
     """The commit that a run is of, as far as it was kept."""
-    commit = environment.get("commit")
-    if commit is None:
+    name = environment.get("commit")
+    if name is None:
         return "commit not kept"
-    return f"commit {commit[:12]}" + (" with changes" if commit.endswith("+") else "")
+    return f"commit {name[:12]}" + (" with changes" if name.endswith("+") else "")
 
 
 def table_name(number: int | None) -> str:

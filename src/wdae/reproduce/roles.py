@@ -36,6 +36,7 @@ _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "
 
 
 IMAGES_OF_A_CLASS = 600  # of MiniImageNet
+COMPILING = 60.0  # seconds of a training in which it compiles, validates and writes
 
 
 class _Made(Record):
@@ -135,7 +136,10 @@ def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
     chain = [
         (training, stage1_config(benchmark, recipe, "held-out", training)) for training in benchmark.chain
     ]
-    seconds = sum(config.epochs * images / training.images_per_second for training, config in chain)
+    seconds = sum(
+        config.epochs * images * config.copies / training.images_per_second + COMPILING
+        for training, config in chain
+    )
     epochs = ", ".join(f"{training.name} {config.epochs} epochs" for training, config in chain)
     return (
         f"stage 1: {len(chain)} trainings one after the other ({epochs}), about {seconds / 60:.0f} minutes, "

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wdae.errors import RunError, StorageError
 from wdae.runs.environment import environment
+from wdae.runs.tracking import track
 from wdae.storage.files import (
     append_text,
     atomic_folder,
@@ -142,6 +143,12 @@ class Run:
 
         return load(cls, self.path / RECIPE, outside=True)
 
+    def keys(self) -> dict[str, Any]:
+        """The recipe's values by dotted key, whatever command it is of."""
+        from wdae.config.inheritance import read
+
+        return dict(_flat(read(self.path / RECIPE).data))
+
     def environment(self) -> dict[str, Any]:
         """Versions, commit, machine, seed and times (:func:`wdae.runs.environment.environment`)."""
         record = read_record(Environment, self.path / ENVIRONMENT)
@@ -163,9 +170,13 @@ class Run:
         return self.path / REPORT
 
     def log(self, **values: Any) -> None:
-        """Append one line to the metrics; numbers that JSON cannot say (NaN, infinities) become null."""
-        line = json.dumps({key: _plain(value) for key, value in values.items()}, allow_nan=False)
-        append_text(self.path / METRICS, line + "\n")
+        """Append one line to the metrics, and hand it to what tracks (:mod:`wdae.runs.tracking`).
+
+        Numbers that JSON cannot say (NaN, infinities) become null.
+        """
+        line = {key: _plain(value) for key, value in values.items()}
+        append_text(self.path / METRICS, json.dumps(line, allow_nan=False) + "\n")
+        track(self.path, line, lambda: (self.keys(), self.environment()["started"]))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of the metrics, without a last line that was cut short."""
@@ -224,6 +235,14 @@ def exclusively(function: Callable[Concatenate[Run, P], V]) -> Callable[Concaten
             return function(run, *args, **kwargs)
 
     return held
+
+
+def _flat(keys: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in keys.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -19,9 +21,33 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
+_kept: ContextVar[int | None] = ContextVar("threads kept for pieces of work", default=None)
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, give each operation one thread; whole pieces (:func:`map_on_cores`) still have them all.
+
+    Steps of training are so small that waiting for a second, busy core costs more than it brings; and sums
+    are added up in one order, whatever the number of threads.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    threads = torch.get_num_threads()
+    token = _kept.set(_kept.get() or threads)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _kept.reset(token)
+
+
 def map_on_cores(work: Callable[[Item], Done], items: Sequence[Item], device: torch.device) -> Iterator[Done]:
     """``work`` on every item, without gradients, results in order; on a CPU, one item for each thread."""
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
+    threads = _kept.get() or before
     if device.type != "cpu" or threads == 1 or len(items) < 2:
         with torch.no_grad():
             yield from map(work, items)
@@ -35,7 +61,7 @@ def map_on_cores(work: Callable[[Item], Done], items: Sequence[Item], device: to
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield from pool.map(alone, items)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def in_pieces(x: torch.Tensor) -> bool:

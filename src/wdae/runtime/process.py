@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     """Let the process keep up to 1 GiB of freed memory for its next tensors; True if the setting took.
 
     By default Linux takes tensors of some megabytes back when they are freed and clears the pages when they
-    are made again. Evaluation on a CPU gains about a third. The library leaves this setting alone.
+    are made again. The library leaves this setting alone.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -31,7 +31,7 @@ def shorten_thread_waits() -> None:
     """Let idle threads sleep after about 0.1 ms; call it before torch is imported.
 
     By default they keep a core busy for milliseconds after each operation, and other work lacks that core.
-    Training on two cores gains about a sixth. A value that the user has set stays.
+    A value that the user has set stays.
     """
     for name, value in SHORT_WAIT.items():
         os.environ.setdefault(name, value)

@@ -30,6 +30,7 @@ from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
 from wdae.runs.progress import progress
 from wdae.runs.run import Run, exclusively
+from wdae.runtime.cores import one_thread
 from wdae.runtime.device import pick_device
 from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
@@ -80,12 +81,24 @@ def fit_method(
         space: where it was found before, by :func:`wdae.stage2.space.find_space` with the recipe's seed.
         options: those of :func:`wdae.stage2.train.fit`.
     """
+    team = options.get("team")
+    device = pick_device(recipe.device) if team is None else team.device
+    with one_thread(device):
+        return _fit_method(recipe, bank, space, device, **options)
+
+
+def _fit_method(
+    recipe: MetaRecipe,
+    bank: FeatureBank,
+    space: FeatureSpace | None,
+    device: torch.device,
+    **options: Unpack[FitOptions],
+) -> Method:
     if recipe.method is not None:
         learned = train_learned(recipe, bank, **options)
         balance_learned(learned, recipe, to_fit(bank, recipe.evaluation))
         return learned
     team = options.get("team")
-    device = pick_device(recipe.device) if team is None else team.device
     if space is None:
         space = find_space(bank, recipe.space, seed=derive_seed(recipe.seed, "space"), device=device)
     else:

@@ -18,6 +18,7 @@ from wdae.methods.base import base_classes
 from wdae.nn.cosine import unit
 from wdae.parts import Part
 from wdae.runs.interrupt import held_interrupts
+from wdae.runtime.cores import one_thread
 from wdae.runtime.device import pick_device, pick_dtype
 from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
@@ -51,15 +52,21 @@ def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) 
     >>> learner.denoiser.dim, learner.training
     (8, False)
     """
-    learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
     shot = min(recipe.training.shots)
-    return fit(learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options)
+    with one_thread(pick_device(recipe.device)):
+        learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
+        return fit(
+            learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options
+        )
 
 
 def train_learned(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> LearnedMethod:
     """Train the method that ``recipe.method`` names; the options are those of :func:`fit`."""
-    method = build_method(recipe, bank, base_classes(bank))
-    return fit(method, lambda: [(method.eval(), k) for k in recipe.training.shots], recipe, bank, **options)
+    with one_thread(pick_device(recipe.device)):
+        method = build_method(recipe, bank, base_classes(bank))
+        return fit(
+            method, lambda: [(method.eval(), k) for k in recipe.training.shots], recipe, bank, **options
+        )
 
 
 def fit(
@@ -77,8 +84,9 @@ def fit(
     """Train a learner, a module from episode batches to losses, on a bank's base classes.
 
     The same recipe and bank give the same weights, whether or not training was interrupted: each step's
-    episodes, noise and dropout follow from the seed and the step's number. They are the same bit for bit on
-    one machine with one number of threads; another number adds up in another order.
+    episodes, noise and dropout follow from the seed and the step's number. Where :func:`train` and
+    :func:`train_learned` call it on a CPU, they are the same bit for bit on one machine, whatever the number
+    of threads.
 
     Args:
         learner: called with a :class:`TrainingBatch` and a generator, it returns :class:`StepLosses`.
