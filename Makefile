@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 .PHONY: run test check lint docs page serve setup clean
 
 run: setup
-	@echo "training two denoisers on real features: two to five minutes on two cores"
+	@echo "training two denoisers on real features: this takes minutes"
 	$(BIN)/wdae demo
 
 # Tests start many processes: compiled once, here, where the environment forbids Python to do it by itself.

@@ -26,6 +26,7 @@ ABOUT = {
     "reproduce": "the paper's tables row by row; the demo",
     "comparison": "wdae compare: many methods, the same episodes",
     "extract": "pictures to a feature bank with a trained backbone",
+    "episodic": "train a backbone and a method together, on pictures",
     "stage1": "train backbone and cosine classifier",
     "stage2": "train the denoiser, or any learned method",
     "evaluation": "protocols, metrics, results, tables, plots",

@@ -1,7 +1,7 @@
 """Figures for the documents: collect them from run folders, then write ``docs/results.md`` from them.
 
     python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
-    python scripts/make_results.py adopt runs/on-a-gpu elsewhere/mini-imagenet-h200 MiniImageNet
+    python scripts/make_results.py adopt runs/seeds/seed-1 seeds/NAME-seed-1 "TITLE, seed 1"
     python scripts/make_results.py extend NAME runs/some-more-rows
     python scripts/make_results.py collect compare-embedded runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py renew compare-embedded runs/wdae-gnn
@@ -9,14 +9,15 @@
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
-and title where it is a second one of a benchmark: in ``elsewhere`` the same command on another machine, of
-which the page tells the time, in ``seeds`` with another seed; ``extend`` adds rows that were run later, on
-the same features and episodes; ``collect`` reads result files of single runs with per-episode values, takes
-paired gains over the initial estimate, and keeps means, intervals and provenance in ``results/NAME.json``;
-``renew`` does so for some methods of such a file and leaves the others alone; ``demo`` puts what
+and title where it is a second one of a benchmark, in ``seeds`` with another seed; ``extend`` adds rows that
+were run later, on the same features and episodes; ``collect`` reads result files of single runs with
+per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
+``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
+``demo`` puts what
 ``wdae demo`` has printed into the README. ``write`` turns those, the records of stage 1
 (``stage1_results.py``) and those of the benchmarks into the page, with plots drawn from the records, and puts
-the main rows into the README; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md``
+the main rows into the README; ``docs/earlier.md`` from ``results/earlier``, records of commits that cannot
+be checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md``
 beside a record is put before its tables (after them, in ``tries``): words, no figures. No figure on the page
 is typed by hand.
 """
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import conv4_results
 import stage1_results
 from result_records import BASELINE, adopt, collect, extend
 
@@ -43,7 +45,8 @@ from wdae.printing import markdown_table
 from wdae.reproduce.benchmarks import MINI_IMAGENET as MINI_IMAGENET_ROWS
 from wdae.reproduce.plots import draw
 from wdae.reproduce.record import FORMAT as REPRODUCTION
-from wdae.reproduce.render import markdown
+from wdae.reproduce.render import commit, markdown
+from wdae.reproduce.seeds import seeds_table, spread
 from wdae.runs.run import Run
 from wdae.storage.files import write_text
 from wdae.storage.records import read_json
@@ -51,6 +54,7 @@ from wdae.storage.records import read_json
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
 IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
+EARLIER = RESULTS / "earlier"
 HEADLINES = (
     (
         "resnet12-taught",
@@ -74,19 +78,23 @@ BALANCED = ("initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn"
 GLANCE_WORDS = """\
 *Novel*: 5-way on the 20 novel classes, table 2. *All*: 75 queries of the novel classes and 75 of the base
 classes an episode, each among all 69 classes, table 3. *Base*: change of the base queries' accuracy among
-the 64 base classes when novel ones are added and weights refined. Where a record has two networks, that of
-table 3 learned from 500 pictures of each base class, so that 100 are left to ask for, that of table 2 from
-all 600; novel accuracies on the features of table 3 are with its rows below.
+the 64 base classes when novel ones are added and weights refined.
 
 Accuracy among all classes depends on a constant between base and novel scores, so there are two tables, and
 figures of one are not to be compared with those of the other. In the first, novel and base scores stand as
 they come, as in the paper. *ε of the paper* is exactly its setting: ε = 1.0 at one shot, 0.5 at five. The row
-*ε by validation* is not: its ε was chosen for novel accuracy on validation classes, where at five shots a
-smaller one is best, and that one costs accuracy among all classes. In the second, a balance of base and novel
-scores, found on validation classes, is ours, and every row has it. Gains over the initial estimate of the
-same table are the generator's own share. Records that were made before LwoF had a balance lack that row, and
-their base queries are the held-out pictures that ε and balance were fitted on; *split* marks records in which
-one half of them was fitted on and the other asked.
+*ε by validation* is not: its ε was chosen for novel accuracy on validation classes. In the second, a balance
+of base and novel scores, found on validation classes and one half of the held-out base pictures, is ours, and
+every row has it; the other half are the base queries. Gains over the initial estimate of the same table are
+the generator's own share.
+"""
+EARLIER_WORDS = """\
+Generated by `scripts/make_results.py` from `results/earlier/`; do not edit. Records of before runs had to be
+of a clean commit: theirs is missing, or had changes that nobody can look at. They are kept for history, and
+no figure of the README or of [Results](results.md) rests on them. In theirs, LwoF has no balance, the
+held-out base pictures that ε and balance were fitted on are the base queries too, rows *no balance* and *ε by
+validation* do not have the paper's ε, and tables 2 and 3 are of two networks: that of table 3 learned from
+500 pictures of each base class, that of table 2 from all 600.
 """
 MARKS, DEMO = ("<!-- results -->", "<!-- /results -->"), ("<!-- demo -->", "<!-- /demo -->")
 CAPTIONS = {
@@ -100,15 +108,6 @@ def reproduction_section(record: dict[str, Any], notes: str) -> list[str]:
     """The tables of a reproduction as they stand in its run folder, and its plots."""
     page = markdown(record, heading=2).splitlines()
     out = [*page[:2], *([notes, ""] if notes else []), *page[2:], ""]
-    for path in sorted((RESULTS / "elsewhere").glob(f"{record['name']}-*.json")):
-        other = read_json(path)  # the same command on another machine: its time, and all its rows in the file
-        where, rows = other["environment"]["gpu"] or other["environment"]["cpu"], set()
-        for table in other["tables"]:
-            rows |= {(table["role"], line["row"]) for line in table["rows"]}
-        out += [
-            f"{where}: {len(rows)} rows in {other['seconds'] / 60:.1f} minutes (`results/elsewhere`).",
-            "",
-        ]
     for name in plots(record):
         caption = CAPTIONS.get(name.removeprefix(f"{record['name']}-"), name)
         caption += f"; {record['curves']['role']} features"
@@ -171,7 +170,7 @@ def benchmark_section(path: Path) -> list[str]:
     record = json.loads(path.read_text())
     environment = record.get("environment", {})
     where = environment.get("gpu") or f"{environment.get('cpu')}, {environment.get('cores')} cores"
-    out = [f"### {path.stem}", "", f"{where}; torch {environment.get('torch')}.", ""]
+    out = [f"### {path.stem}", "", f"{where}; torch {environment.get('torch')}; {commit(environment)}.", ""]
     picture = path.with_name(path.stem.removesuffix("-cpu") + ".png")
     if picture.exists():
         shutil.copyfile(picture, IMAGES / f"benchmark-{picture.name}")  # the site holds what is in docs/
@@ -226,6 +225,10 @@ def at_a_glance(records: list[dict[str, Any]]) -> list[str]:
         table = main_rows([(record, row) for record in records for row in rows], rows is BALANCED)
         out += ["", f"### {heading}", "", *table]
     out += ["", *rivals_ahead(records)]
+    for share in filter(None, map(denoisers_share, records)):
+        out += ["", share]
+    for record in records:
+        out += over_seeds(record)
     seeds = [read_json(path) for path in sorted((RESULTS / "seeds").glob("*.json"))]
     return [*out, "", *order_section([*records, *seeds])]
 
@@ -253,6 +256,44 @@ def rivals_ahead(records: list[dict[str, Any]]) -> list[str]:
     if not found:
         return []
     return ["LwoF is ahead of wDAE-GNN, both scored alike and on the same features, here:", "", *found]
+
+
+def denoisers_share(record: dict[str, Any]) -> str:
+    """What the denoiser itself adds to wDAE-GNN+, in words, from the row without it."""
+    lines = {
+        (line["row"], line["n_shot"]): line["metrics"]
+        for table in record["tables"]
+        for line in table["rows"]
+        if table["role"] == "held-out"
+    }
+    found = []
+    for n_shot in (1, 5):
+        own, without = (lines.get((f"wdae-gnn-plus{end}", n_shot), {}) for end in ("", "-no-denoiser"))
+        for metric in ("novel", "all"):
+            if metric in own and metric in without:
+                gain = 100 * (own[metric]["mean"] - without[metric]["mean"])
+                found.append(f"{metric}, {n_shot}-shot {gain:+.2f}")
+    if not found:
+        return ""
+    return (
+        f"{record['title']}: of wDAE-GNN+'s gain the denoiser itself brings, in points, over the same without"
+        f" it: {'; '.join(found)}. The rest is space, base weights and balance."
+    )
+
+
+def over_seeds(record: dict[str, Any]) -> list[str]:
+    """Mean and spread over seeds of stage 2, of the rows of table 3 that every seed has."""
+    more = [read_json(path) for path in sorted((RESULTS / "seeds").glob(f"{record['name']}-seed-*.json"))]
+    found = {one["seed"]: one for one in (record, *more)}
+    if len(found) == 1:
+        return []
+    rows = [
+        {(t["title"], line["row"]) for t in one["tables"] for line in t["rows"] if t["number"] == 3}
+        for one in found.values()
+    ]
+    common = set.intersection(*rows)
+    kept = [row for row in spread(found) if row["table"] == 3 and (row["title"], row["row"]) in common]
+    return ["", f"### {record['title']}, over seeds", "", seeds_table(kept, list(found)).markdown()]
 
 
 def order_section(records: list[dict[str, Any]]) -> list[str]:
@@ -283,8 +324,8 @@ def order_section(records: list[dict[str, Any]]) -> list[str]:
     out += [
         "Gains at one shot, in points: paired where they have an interval, else differences of means over",
         "the same episodes. *Balanced*: both rows are. Novel accuracy of table 3 does not depend on a",
-        "balance, but the ε of its rows may. Another seed trains denoisers anew on the same features and",
-        "draws other episodes (`results/seeds`).",
+        "balance, but the ε of its rows may. Another seed trains denoisers anew on the same features; the",
+        "test episodes are the same (`results/seeds`).",
         "",
     ]
     return [*out, *markdown_table(head, rows, left=head[:4]), ""]
@@ -340,11 +381,10 @@ def main_rows(wanted: list[tuple[dict[str, Any], str]], balanced: bool = False) 
         gain = found.get(("held-out", 1), {}).get("gains", {}).get("base")
         cells.append("" if gain is None else Estimate(**gain).percent(signed=True))
         if any(cells):
-            title = record["title"] + (", split" if record.get("split_held_out") else "")
             label = LABELS[row]
             if found.get(("held-out", 1), {}).get("balanced") and "balanced" not in label:
                 label += ", balanced"
-            rows.append([title, label, *cells])
+            rows.append([record["title"], label, *cells])
     return markdown_table(head, rows, left=head[:2])
 
 
@@ -353,8 +393,9 @@ def put_headlines(records: list[dict[str, Any]]) -> None:
     named = {record["name"]: record for record in records}
     if not all(name in named for name, _ in HEADLINES):
         return
-    table = "\n".join(main_rows([(named[name], row) for name, rows in HEADLINES for row in rows]))
-    _put(table, MARKS)
+    table = main_rows([(named[name], row) for name, rows in HEADLINES for row in rows])
+    words = [denoisers_share(named[name]) for name, _ in HEADLINES]
+    _put("\n".join([*table, "", *filter(None, words)]), MARKS)
 
 
 def put_demo(run: Path) -> Path:
@@ -381,7 +422,9 @@ def write() -> Path:
         "Generated by `scripts/make_results.py` from `results/` and `benchmarks/results/`; do not edit.",
         "Accuracies are means over episodes in percent, with 95 % intervals; gains are paired, episode by",
         "episode, over the initial estimate. Networks of stage 1 were trained once, and so were denoisers,",
-        "save where a seed is named: intervals do not cover what another seed would change.",
+        "save where a seed is named: intervals do not cover what another seed would change. Every table of",
+        "stage 2 is of a clean commit; records that are not stand in [Earlier records](earlier.md). Of stage",
+        "1 and of the benchmarks, each entry says which commit it is of.",
         "",
     ]
     records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
@@ -390,8 +433,31 @@ def write() -> Path:
         [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
     )
     put_headlines(reproductions)
-    out += stage1_results.section(RESULTS / "stage1", IMAGES)
-    for path in sorted(RESULTS.glob("*.json")):
+    out += stage1_results.section(RESULTS / "stage1", IMAGES / "stage1-curves.png")
+    out += conv4_results.section(RESULTS / "conv4")
+    out += sections(RESULTS)
+    out += [
+        "## Speed and size",
+        "",
+        "Each record is one run of its benchmark. `evaluation-cpu` is the best of three timings within that",
+        "run; the others are single timings, and another run will differ.",
+        "",
+    ]
+    for path in sorted(BENCHMARKS.glob("*.json")):
+        out += benchmark_section(path)
+    write_text(PAGE, "\n".join(out).rstrip() + "\n")
+    old = ["# Earlier records", "", *EARLIER_WORDS.splitlines(), ""]
+    old += stage1_results.section(EARLIER / "stage1", IMAGES / "earlier-stage1-curves.png")
+    old += sections(EARLIER)
+    write_text(PAGE.with_name("earlier.md"), "\n".join(old).rstrip() + "\n")
+    write_text(PAGE.with_name("tries.md"), "\n".join(tries()).rstrip() + "\n")
+    return PAGE
+
+
+def sections(folder: Path) -> list[str]:
+    """A section for each record of a folder."""
+    out = []
+    for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         beside = path.with_suffix(".md")
         notes = beside.read_text().strip() if beside.exists() else ""
@@ -403,19 +469,7 @@ def write() -> Path:
         out += [f"{first['n_way']}-way, {first['n_episodes']:,} episodes, seed {first['seed']}.", ""]
         out += [notes, ""] if notes else []
         out += [*accuracy_table(record), "", *ahead_in(record)]
-    out += [
-        "## Speed and size",
-        "",
-        "Each record is one run of its benchmark, on cores with nothing else to do. `evaluation-cpu` is the",
-        "best of three timings within that run; the others are single timings. Runs of the two CPU records",
-        "have differed by up to a quarter.",
-        "",
-    ]
-    for path in sorted(BENCHMARKS.glob("*.json")):
-        out += benchmark_section(path)
-    write_text(PAGE, "\n".join(out).rstrip() + "\n")
-    write_text(PAGE.with_name("tries.md"), "\n".join(tries()).rstrip() + "\n")
-    return PAGE
+    return out
 
 
 def tries() -> list[str]:
@@ -432,20 +486,25 @@ def tries() -> list[str]:
     ]
     for path in sorted((RESULTS / "tries").glob("*.json")):
         for table in read_json(path):
+            form = "+.2f" if table.get("gains") else ".2f"
             cells = [
-                [row["what"], _pair(row["validation"]), _pair(row["novel"]), row["verdict"]]
+                [
+                    row["what"],
+                    *(_figures(one, form) for one in row.get("figures") or [row["validation"], row["novel"]]),
+                    row["verdict"],
+                ]
                 for row in table["rows"]
             ]
-            head = [table["head"], "validation", "novel", "kept?"]
+            head = [table["head"], *table.get("columns", ["validation", "novel"]), "kept?"]
             out += [f"## {table['title']}", "", table["words"], ""]
-            out += [*markdown_table(head, cells, left=[head[0], head[3]]), ""]
+            out += [*markdown_table(head, cells, left=[head[0], head[-1]]), ""]
         beside = path.with_suffix(".md")
         out += [beside.read_text().strip(), ""] if beside.exists() else []
     return out
 
 
-def _pair(figures: list[float] | None) -> str:
-    return "" if figures is None else " / ".join(f"{figure:.2f}" for figure in figures)
+def _figures(figures: list[float] | None, form: str) -> str:
+    return "" if figures is None else " / ".join(f"{figure:{form}}" for figure in figures)
 
 
 def main(words: list[str]) -> None:

@@ -55,7 +55,10 @@ def extend(results: Path, name: str, run: Path) -> Path:
     for table in more["tables"]:
         key = (table["number"], table["title"])
         ours, order = tables.get(key), orders[key]
-        if ours is None or ours["role"] != table["role"]:
+        if ours is None:
+            ours = {**table, "rows": [], "pairs": []}
+            record["tables"].append(ours)
+        if ours["role"] != table["role"]:
             continue
         known = {(line["row"], line["n_shot"]) for line in ours["rows"]}
         for line in table["rows"]:

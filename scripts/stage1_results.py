@@ -19,6 +19,7 @@ from wdae.evaluation.paper import MINI_IMAGENET
 from wdae.evaluation.results import Estimate
 from wdae.evaluation.table import ResultTable
 from wdae.printing import markdown_table
+from wdae.reproduce.render import commit
 from wdae.stage1.model_file import WEIGHTS
 from wdae.storage.files import sha256
 from wdae.storage.records import read_json, write_json
@@ -94,7 +95,7 @@ def _accuracies(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def section(folder: Path, images: Path) -> list[str]:
+def section(folder: Path, picture: Path) -> list[str]:
     """The page's part on stage 1: a table of the models, their recipes' main points, and the curves."""
     records = [read_json(path) for path in sorted(folder.glob("*.json"))]
     if not records:
@@ -125,10 +126,10 @@ def section(folder: Path, images: Path) -> list[str]:
             f"{figures['val_1shot']:.2f} / {figures['val_5shot']:.2f}"
             + (f"; held-out base images {figures['base_accuracy']:.2f}" if "base_accuracy" in figures else "")
             + (f"; {speed:,.0f} images/s, {record['tflops']:.0f} TFLOP/s" if speed else "")
-            + (f". {where['gpu']}, torch {where['torch']}." if (where := record["environment"]) else ".")
+            + (f". {where['gpu']}, torch {where['torch']}, " if (where := record["environment"]) else ". ")
+            + f"{commit(where)}."
         )
     out.append("")
-    picture = images / "stage1-curves.png"
     _draw(records, picture)
     if picture.exists():
         out += [f"![Curves of stage 1](images/{picture.name})", ""]
