@@ -121,11 +121,16 @@ class Work(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(0.5):
-            for one in self.processes():
-                self.used[one.pid] = max(_cpu_s(one), self.used.get(one.pid, 0.0))
+            self.look()
+
+    def look(self) -> None:
+        for one in self.processes():
+            self.used[one.pid] = max(_cpu_s(one), self.used.get(one.pid, 0.0))
 
     def done(self) -> float:
         self.over.set()
+        self.join()
+        self.look()
         return sum(self.used.values()) - sum(self.before.values())
 
 
@@ -213,8 +218,8 @@ class Bench:
         shards_s = self.by_shards(count, "shards", backbone)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         shards_cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
-        cluster = Work(self.cluster.processes)
         time.sleep(5)  # nodes that were just started are still busy with themselves
+        cluster = Work(self.cluster.processes)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.perf_counter()
         assert self.by_ray(count, "by-ray", backbone).wait() == 0

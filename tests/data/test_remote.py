@@ -14,6 +14,7 @@ from PIL import Image
 
 from wdae.data import FileSource, open_dataset
 from wdae.data.remote import PlacedSource
+from wdae.data.source import FileNames
 from wdae.errors import DataError
 from wdae.parts import Part
 
@@ -111,6 +112,26 @@ def test_tars_that_say_too_little_are_named(tmp_path: Path) -> None:
     write_tar(tmp_path / "d.tar", [("one.png", b"no picture"), ("one.cls", b"cat")])
     with pytest.raises(DataError, match=r"d\.tar/one\.png"):
         open_dataset(tmp_path / "d.tar").read(0)
+
+
+def test_a_tar_that_lies_about_a_size_is_refused(tmp_path: Path) -> None:
+    data = encoded(0)
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content, more in (
+            ("one.png", data, {"GNU.sparse.major": "1", "GNU.sparse.realsize": str(2**70)}),
+            ("one.cls", b"cat", {}),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(content), more
+            tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(DataError):
+        open_dataset(tmp_path / "a.tar").read(0)
+
+
+def test_names_are_kept_whatever_they_hold() -> None:
+    names = ["a.jpg", "", "日本/é.jpg", "not utf-8 \udcff", "half a pair \ud800"]
+    kept = FileNames(names)
+    assert list(kept) == names and list(kept[1:4]) == names[1:4] and kept[-1] == names[-1]
 
 
 @pytest.fixture

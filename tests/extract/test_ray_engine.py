@@ -5,15 +5,19 @@ from __future__ import annotations
 import builtins
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stage1_samples import extraction
 
 from wdae.bank import FeatureBank
 from wdae.cli.main import main
+from wdae.data import FileSource, open_dataset
+from wdae.data.source import ArraySource
 from wdae.errors import MissingExtraError, RunError
 from wdae.extract import ray_engine
 from wdae.extract.run import extract
@@ -101,6 +105,17 @@ def test_versions_that_differ_are_named() -> None:
     other = ray_engine.versions() | {"torch": "1.13"}
     with pytest.raises(RunError, match=r"differ in versions: torch 1\.13 here, .* there; features would"):
         ray_engine.refuse_other_versions(other)
+
+
+def test_lists_of_pictures_travel_to_workers_and_pictures_do_not(tmp_path: Path) -> None:
+    config = extraction(tmp_path)
+    images = open_dataset(config.data)
+    sent = ray_engine._sent(images)
+    assert sent is not None and isinstance(sent.source, FileSource)
+    assert all(path.is_absolute() for path in sent.source.paths)
+    where = np.stack([np.zeros(len(images), int), np.arange(len(images))], 1)
+    pixels = ArraySource((np.zeros((len(images), 4, 4, 3), np.uint8),), where, ("pictures",))
+    assert ray_engine._sent(replace(images, source=pixels)) is None
 
 
 def _nowhere(**options: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wdae.nn.class_index import RECALL, ClassIndex, check_index
+from wdae.nn.class_index import RECALL, ClassIndex, check_index, search_width
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph, surroundings
@@ -69,6 +69,14 @@ def test_a_search_is_not_wider_than_it_pays(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("wdae.nn.class_index.RECALL", 2.0)  # never reached
     found = ClassIndex.build(classes(2000))
     assert found.facts["recall"] > 0.99 and found.facts["expansion_search"] < 100
+
+
+def test_a_width_that_has_the_recall_is_kept_where_wider_gains_little() -> None:
+    measured = iter([0.970, 0.975, 0.979, 0.9797, 0.9803, 0.9808])
+    recall, width = search_width(lambda width: next(measured), 32)
+    assert recall == 0.9808 and width > 32
+    measured = iter([0.90, 0.95, 0.96, 0.9601, 0.9602, 0.9603, 0.9604])
+    assert search_width(lambda width: next(measured), 32)[0] == 0.96
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

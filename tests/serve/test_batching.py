@@ -13,6 +13,7 @@ from wdae.serve.engine.batching import Batcher
 
 def test_what_waits_is_done_in_batches_on_every_thread_and_an_error_is_its_own() -> None:
     seen: list[list[int]] = []
+    made: list[int] = []
     both, gone, every = threading.Barrier(2, timeout=10), threading.Event(), threading.Event()
 
     def work(items: Sequence[int]) -> list[int | BaseException]:
@@ -23,6 +24,7 @@ def test_what_waits_is_done_in_batches_on_every_thread_and_an_error_is_its_own()
         return [ValueError(f"{i}") if i == 13 else 10 * i for i in items]
 
     def make(i: int) -> int:
+        made.append(i)
         if i == 29:
             gone.wait(10)
             every.set()
@@ -52,4 +54,28 @@ def test_what_waits_is_done_in_batches_on_every_thread_and_an_error_is_its_own()
         with pytest.raises(error):
             raise found[i]  # type: ignore[misc]
     assert sorted(i for batch in seen for i in batch) == sorted([*good, 13])
+    assert sorted(made) == [i for i in range(33) if i != 20]
     assert max(map(len, seen)) == 4 and min(map(len, seen)) == 1
+
+
+def test_who_waits_when_the_threads_end_is_told() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def make() -> int:
+        begun.set()
+        end.wait(10)
+        return 1
+
+    async def ask() -> list[int | BaseException]:
+        executor = ThreadPoolExecutor(1)
+        batcher: Batcher[int, int] = Batcher(list, executor)
+        asked = [asyncio.ensure_future(batcher(make)) for _ in range(3)]
+        await asyncio.sleep(0)
+        begun.wait(10)
+        executor.shutdown(wait=False, cancel_futures=True)
+        end.set()
+        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+
+    with ThreadPoolExecutor(1) as own:
+        found = own.submit(asyncio.run, ask()).result()
+    assert found[0] == 1 and all(isinstance(one, asyncio.CancelledError) for one in found[1:])

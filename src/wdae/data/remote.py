@@ -64,7 +64,7 @@ class PlacedSource:
         tars = {place.file: 0 for place in places if place.name}
         tars = {tar: number for number, tar in enumerate(tars)}
         names = FileNames(place.name or place.file for place in places)
-        where = [(tars.get(place.file, -1), place.start, place.size) for place in places]
+        where = [(tars.get(place.file, -1), place.start, min(place.size, 2**62)) for place in places]
         return PlacedSource(tuple(tars), names, np.array(where, np.int64).reshape(-1, 3), stamps)
 
     def __len__(self) -> int:

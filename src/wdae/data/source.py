@@ -60,7 +60,7 @@ class FileNames(Sequence[str]):
     def __init__(self, names: Iterable[str]) -> None:
         text, ends = bytearray(), array("q", [0])
         for name in names:
-            text += os.fsencode(name)
+            text += name.encode("utf-8", "surrogatepass")  # every name, whatever the locale
             ends.append(len(text))
         self._text, self._ends = np.array(text, np.uint8), np.array(ends, np.int64)
 
@@ -76,7 +76,7 @@ class FileNames(Sequence[str]):
         at = range(len(self))[index]
         if isinstance(at, range):
             return FileNames(self[i] for i in at)
-        return os.fsdecode(self._text[self._ends[at] : self._ends[at + 1]].tobytes())
+        return self._text[self._ends[at] : self._ends[at + 1]].tobytes().decode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,6 @@ is started again by the same command: chunks that it had written are not compute
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import logging
 import os
 import platform
@@ -29,6 +27,7 @@ from wdae.errors import MissingExtraError, RunError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.job import ExtractJob
 from wdae.extract.views import Rows
+from wdae.runtime.process import keep_freed_memory
 from wdae.storage.trust import Trust
 from wdae.version import __version__
 
@@ -52,7 +51,9 @@ def run_chunks(
     """
     began, count = time.monotonic(), 0
     items = [{"start": start} for start in todo]
-    shared = [connect(address).put(_sent(images))] if todo else []
+    shared = (
+        [connect(address).put(_sent(images))] if todo else []
+    )  # a reference, which travels with the actors
     for row in pool(Embedder, (_placed(config), versions(), trust, shared), items, address):
         start, shape = int(row["start"][0]), tuple(int(n) for n in row["shape"][0])
         features = torch.from_numpy(np.frombuffer(row["features"][0], np.float32).reshape(shape).copy())
@@ -93,7 +94,7 @@ def pool(
 
 
 class Embedder:
-    """An actor: the backbone, opened once, then chunk after chunk; the list of pictures is the driver's."""
+    """An actor: the backbone, opened once, then chunk after chunk; a list of pictures is the driver's."""
 
     def __init__(
         self, config: ExtractConfig, driver: dict[str, str], trust: Trust, shared: list[Any]
@@ -105,7 +106,7 @@ class Embedder:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cpu":
             torch.set_num_threads(1)  # of its one core
-            _keep_memory()
+            keep_freed_memory(all_of_it=True)
         self.job = ExtractJob(config, device, trust, 0 if device.type == "cpu" else None, images)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -119,14 +120,6 @@ class Embedder:
             "features": [plain.tobytes()],
             "rows": [rows.tobytes()],
         }
-
-
-def _keep_memory() -> None:
-    """Have glibc use large blocks again: mapping and clearing them takes half the time of a large batch."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL("libc.so.6")
-        for option, value in ((-4, 0), (-1, 2**31 - 1), (-8, 1)):  # no maps, no trimming, one arena
-            libc.mallopt(option, value)
 
 
 def connect(address: str | None) -> Any:
@@ -178,11 +171,11 @@ def _placed(config: ExtractConfig) -> ExtractConfig:
     return config.model_copy(update=places)
 
 
-def _sent(images: ImageSet) -> ImageSet:
-    """The data set with whole paths."""
+def _sent(images: ImageSet) -> ImageSet | None:
+    """The data set with whole paths; None where it holds the pictures themselves: actors open it anew."""
     source = images.source
-    return replace(
-        images, source=source.absolute() if isinstance(source, FileSource | PlacedSource) else source
+    return (
+        replace(images, source=source.absolute()) if isinstance(source, FileSource | PlacedSource) else None
     )
 
 

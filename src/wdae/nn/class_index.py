@@ -8,7 +8,7 @@ precision; their cosines are computed anew in float32, so only who is proposed i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from wdae.printing import warn
 from wdae.storage.files import open_regular
 
 CONNECTIVITY, WIDTH = 16, 64
-"""Neighbours of a class in the index, and candidates looked at while it is built, more of many."""
-_MANY = 250_000  # classes from which on more candidates are looked at, as their root grows
+"""Neighbours of a class in the index, and candidates looked at while it is built."""
+_MANY = 250_000  # of N classes more than these, WIDTH · √(N / _MANY) candidates are looked at
 RECALL = 0.98
 """The share of the true nearest classes that the index finds, at least."""
 _WIDEST = 2048
@@ -65,24 +65,19 @@ class ClassIndex:
             index.add(rows.numpy().astype(np.uint64), weights[rows].numpy(), threads=_threads())
         drawn, J = drawn[:_SAMPLE], min(n_neighbours, N - 1)
         true = torch.cat([_others(weights, some, J) for some in drawn.split(64)])
-        made, width = cls(weights, index, order=order), max(WIDTH // 2, int(_SPARE * (J + 1)))
-        tried: list[tuple[float, int]] = []  # recall and width
-        while not tried or width <= _WIDEST:
+        made = cls(weights, index, order=order)
+
+        def recall_at(width: int) -> float:
             index.expansion_search = width
             near = made.nearest(weights[drawn], J + 1)[0]  # itself among them
-            recall = float((true.unsqueeze(2) == near.unsqueeze(1)).any(2).double().mean())
-            tried.append((recall, width))
-            if recall >= RECALL + _MARGIN:
-                break
-            if len(tried) > _PATIENCE and recall < tried[-1 - _PATIENCE][0] + _GAIN:
-                tried = tried[:-_PATIENCE]
-                break
-            width = max(width + 1, width * 5 // 4)
-        recall, index.expansion_search = tried[-1]
-        made = replace(made, facts=_facts(built, tried[-1][1], recall, len(drawn), n_neighbours))
+            return float((true.unsqueeze(2) == near.unsqueeze(1)).any(2).double().mean())
+
+        recall, width = search_width(recall_at, max(WIDTH // 2, int(_SPARE * (J + 1))))
+        index.expansion_search = width
+        made = replace(made, facts=_facts(built, width, recall, len(drawn), n_neighbours))
         if recall < RECALL:
             warn(
-                f"the index finds {100 * recall:.0f} % of the nearest classes, not {100 * RECALL:.0f}: they"
+                f"the index finds {100 * recall:.1f} % of the nearest classes, not {100 * RECALL:.0f}: they"
                 " lie apart with nothing between them; where that is too few, compare all with all on a GPU"
             )
         return made
@@ -132,6 +127,25 @@ class ClassIndex:
         index = library.Index.restore(plain, view=True)
         index.expansion_search = min(_WIDEST, max(1, int(facts["expansion_search"])))
         return cls(weights, index, facts, plain)
+
+
+def search_width(recall_at: Callable[[int], float], width: int) -> tuple[float, int]:
+    """The recall of a search and its width: the smallest that has RECALL, or where wider gains little.
+
+    >>> search_width(lambda width: 1 - 1 / width, 32)
+    (0.9838709677419355, 62)
+    """
+    tried: list[tuple[float, int]] = []
+    while not tried or width <= _WIDEST:
+        recall = recall_at(width)
+        tried.append((recall, width))
+        if recall >= RECALL + _MARGIN:
+            break
+        if len(tried) > _PATIENCE and recall < tried[-1 - _PATIENCE][0] + _GAIN:
+            tried = tried if recall >= RECALL else tried[:-_PATIENCE]
+            break
+        width = max(width + 1, width * 5 // 4)
+    return tried[-1]
 
 
 def check_index(data: np.ndarray[Any, np.dtype[np.uint8]], n_classes: int, dim: int) -> None:

@@ -80,6 +80,8 @@ class Posterior:
         if self.intercepts:
             anchors = F.pad(anchors[:: 1 if len(rows) <= _TOGETHER else _FEWER], (0, 1), value=1.0)
         anchors, known, shift = anchors.to(start.device), base.double(), offsets.double()
+        if anchors.is_cuda:  # single precision may be less there (TF32), as other code of the process has set
+            anchors = anchors.double()
         mass = (anchors @ base.to(anchors.dtype).T).double().logsumexp(1)
         for block, own, counted in zip(
             rows.split(_TOGETHER), shots.split(_TOGETHER, 1), kept.split(_TOGETHER, 1), strict=True

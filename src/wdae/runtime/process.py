@@ -6,17 +6,22 @@ import ctypes
 import os
 import sys
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _KEPT_BYTES = 1 << 30
+_KEEP = ((_M_TRIM_THRESHOLD, _KEPT_BYTES), (_M_MMAP_THRESHOLD, _KEPT_BYTES))
+_KEEP_ALL = ((_M_TRIM_THRESHOLD, 2**31 - 1), (_M_MMAP_MAX, 0), (_M_ARENA_MAX, 1))
 # Read by GNU OpenMP, the library behind torch's threads, when it is loaded.
 SHORT_WAIT = {"GOMP_SPINCOUNT": "10000"}
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(*, all_of_it: bool = False) -> bool:
     """Let the process keep up to 1 GiB of freed memory for its next tensors; True if the setting took.
 
     By default Linux takes tensors of some megabytes back when they are freed and clears the pages when they
     are made again. The library leaves this setting alone.
+
+    Args:
+        all_of_it: keep whatever it ever had, for a process that does the same work over and over.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -24,7 +29,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES))
+    return all(mallopt(option, value) for option, value in (_KEEP_ALL if all_of_it else _KEEP))
 
 
 def shorten_thread_waits() -> None:

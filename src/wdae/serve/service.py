@@ -37,13 +37,14 @@ class Service:
         database = Database(settings.database_url)
         pictures = PictureStore.open(settings.pictures_url)
         starting = StartingModels(pictures)
+        decoders = Decoders(settings.limits)
         return cls(
             settings,
             database,
             pictures,
             starting,
-            Engine(database, starting),
-            Decoders(settings.limits),
+            Engine(database, starting, readers=decoders.count),
+            decoders,
             Access(settings, database),
             Jobs(database),
         )

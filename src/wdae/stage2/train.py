@@ -53,7 +53,7 @@ def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) 
     (8, False)
     """
     shot = min(recipe.training.shots)
-    with one_thread(pick_device(recipe.device)):
+    with one_thread(_device(recipe, options.get("team"))):
         learner = build_learner(recipe, bank.dim, base_classes(bank).scale)
         return fit(
             learner, lambda: [(as_method(learner, recipe, {shot: 1.0}), shot)], recipe, bank, **options
@@ -62,11 +62,15 @@ def train(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) 
 
 def train_learned(recipe: MetaRecipe, bank: FeatureBank, **options: Unpack[FitOptions]) -> LearnedMethod:
     """Train the method that ``recipe.method`` names; the options are those of :func:`fit`."""
-    with one_thread(pick_device(recipe.device)):
+    with one_thread(_device(recipe, options.get("team"))):
         method = build_method(recipe, bank, base_classes(bank))
         return fit(
             method, lambda: [(method.eval(), k) for k in recipe.training.shots], recipe, bank, **options
         )
+
+
+def _device(recipe: MetaRecipe, team: Team | None) -> torch.device:
+    return pick_device(recipe.device) if team is None else team.device
 
 
 def fit(
@@ -104,7 +108,7 @@ def fit(
         The learner with the weights of the best validation (or the last; see the recipe).
     """
     config = recipe.training
-    team = team or Team(0, 1, pick_device(recipe.device))
+    team = team or Team(0, 1, _device(recipe, None))
     device = team.device
     _check_groups(config, team)
     dtype = pick_dtype(recipe.precision, device)

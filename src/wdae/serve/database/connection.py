@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -61,8 +62,8 @@ class Database:
         with Session(engine, expire_on_commit=False) as session, session.begin():
             yield session
 
-    def plainly(self, query: str, *values: str) -> Any:
-        """The first row of a query, without SQLAlchemy's way to it, which takes longer than SQLite does.
+    def first_row(self, query: str, *values: str) -> Any:
+        """The first row of a query in SQLite's words, past SQLAlchemy, which takes longer than SQLite does.
 
         None where there is none, where the database is another one, and where it cannot be read: whoever asks
         again in the usual way is told why.
@@ -75,6 +76,8 @@ class Database:
                 return own.cursor().execute(query, values).fetchone()
             finally:
                 own.close()
+        except PoolTimeoutError:  # asking again would wait as long once more
+            raise
         except (sqlite3.Error, SQLAlchemyError):
             return None
 

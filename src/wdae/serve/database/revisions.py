@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql import ColumnElement
 
@@ -47,12 +48,12 @@ def model_row(session: Session, model: str, *, lock: bool = False) -> ModelRow:
 
 
 _LATEST = select(ModelRow.revision, ModelRow.starting).where(ModelRow.id == bindparam("model"))
-_LATEST_PLAIN = "SELECT revision, starting FROM models WHERE id = ?"
+_LATEST_SQLITE = str(_LATEST.compile(dialect=sqlite.dialect()))
 
 
 def latest(database: Database, model: str) -> tuple[int, str]:
     """The revision that a model has now, and the digest of its starting model; asked for every answer."""
-    row = database.plainly(_LATEST_PLAIN, model)
+    row = database.first_row(_LATEST_SQLITE, model)
     if row is None:
         with database.engine.connect() as connection:
             row = connection.execute(_LATEST, {"model": model}).one_or_none()

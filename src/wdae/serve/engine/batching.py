@@ -42,10 +42,13 @@ class Batcher(Generic[T, R]):
     async def __call__(self, make: Callable[[], T]) -> R:
         """The result of the item that a function makes, which may take a while or raise an error."""
         future: Future[R] = Future()
-        self._executor.submit(self._begin, make, future)
+        job = self._executor.submit(self._begin, make, future)
+        job.add_done_callback(lambda done: done.cancelled() and future.cancel())  # the executor was shut down
         return await asyncio.wrap_future(future)
 
     def _begin(self, make: Callable[[], T], future: Future[R]) -> None:
+        if future.cancelled():  # whoever asked has gone
+            return
         try:
             item = make()
         except BaseException as error:
