@@ -24,9 +24,9 @@ def test_what_waits_is_done_in_batches_on_every_thread_and_an_error_is_its_own()
         return [ValueError(f"{i}") if i == 13 else 10 * i for i in items]
 
     def make(i: int) -> int:
+        gone.wait(10)  # nothing is made before one caller has gone
         made.append(i)
         if i == 29:
-            gone.wait(10)
             every.set()
         if i == 7:
             raise KeyError(i)
