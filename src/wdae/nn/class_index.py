@@ -31,7 +31,10 @@ _SAMPLE = 1_000  # classes whose neighbours are found exactly, to measure the re
 _MARGIN = 0.003  # of that measurement
 _PIVOTS = 1_000  # classes that others are sorted by
 _MIXED = 4  # one class of so many is indexed before the sorted others
-_PATIENCE, _GAIN = 3, 0.002  # looking so much more widely must raise the recall so much, or it is for nothing
+_PATIENCE, _GAIN = (
+    6,
+    0.002,
+)  # looking four times as widely must raise the recall so much, or it is for nothing
 _SPARE = 2.0  # classes proposed for each one that is asked for
 _ROWS = 8192  # vectors that are added, or looked up, at once
 _HEAD, _TAPE = 64, 40  # bytes of the two headers in the library's file

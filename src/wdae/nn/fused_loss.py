@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wdae.nn.cosine import vector_length
-from wdae.runtime.cores import side_by_side
+from wdae.runtime.cores import piece_by_piece
 
 _EPISODES = 2  # at once on a core
 
@@ -79,7 +79,7 @@ class _FusedLoss(torch.autograd.Function):
             g_scale = (g_scores * products).sum()
             return torch.stack([(2 - 2 * cosines).sum(), -picked.sum(), right.sum(), g_scale])
 
-        sums = torch.stack(side_by_side(some, range(0, E, _EPISODES))).sum(0)
+        sums = torch.stack(piece_by_piece(some, range(0, E, _EPISODES))).sum(0)
         reconstruction, classification, accuracy = sums[0] / (E * N), sums[1] / (E * Q), sums[2] / (E * Q)
         ctx.save_for_backward(grad, sums[3].to(scale.dtype))
         total = inputs.reconstruction * reconstruction + inputs.classification * classification

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wdae.nn.cosine import vector_length
-from wdae.runtime.cores import in_pieces, side_by_side
+from wdae.runtime.cores import in_pieces, piece_by_piece
 from wdae.runtime.randomness import derive_seed
 
 _BLOCK = 1 << 16  # numbers drawn from one seed on a CPU; part of what a seed means
@@ -16,7 +16,7 @@ _BLOCK = 1 << 16  # numbers drawn from one seed on a CPU; part of what a seed me
 def add_noise(weights: Tensor, deviation: float, generator: torch.Generator | None) -> Tensor:
     """Rows ``[..., D]`` with noise added, normalised again as in the authors' code.
 
-    On a CPU blocks of rows are drawn in parallel, each from a generator seeded by the one given.
+    On a CPU blocks of rows are drawn one by one, each from a generator seeded by the one given.
     """
     if not in_pieces(weights):
         noise = torch.randn(weights.shape, device=weights.device, generator=generator)
@@ -31,7 +31,7 @@ def add_noise(weights: Tensor, deviation: float, generator: torch.Generator | No
         block = out[start : start + size]
         _unit(block.normal_(generator=own).mul_(deviation).add_(rows[start : start + size]))
 
-    side_by_side(draw, range(0, len(rows), size))
+    piece_by_piece(draw, range(0, len(rows), size))
     return out.view_as(weights)
 
 

@@ -2,7 +2,7 @@
 
 At the paper's dropout of 0.95, nineteen of twenty message components are zero. The positions of the survivors
 are drawn first, as independent Bernoulli trials, and only those are computed. Groups of episodes that fit the
-cache of a core run in parallel.
+cache of a core are done one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.runtime.cores import side_by_side
+from wdae.runtime.cores import piece_by_piece
 from wdae.runtime.randomness import derive_seed
 
 _GROUP = 1 << 20  # components of a group of episodes; part of what a seed means
@@ -57,7 +57,7 @@ def sample_group_survivors(
         own = torch.Generator().manual_seed(derive_seed(seed, number))
         return sample_survivors((group.stop - group.start) * components, p, own)
 
-    return side_by_side(draw, list(enumerate(groups(n_episodes, components))))
+    return piece_by_piece(draw, list(enumerate(groups(n_episodes, components))))
 
 
 class _SparseMessages(torch.autograd.Function):
@@ -98,7 +98,7 @@ class _SparseMessages(torch.autograd.Function):
             out[group] = torch.zeros_like(own).scatter_add_(0, receiver, x.mul_(factor)).view(-1, N, H)
             return receiver, sender, factor
 
-        ctx.saved = side_by_side(forth, parts)
+        ctx.saved = piece_by_piece(forth, parts)
         ctx.groups = [group for group, _ in parts]
         return out
 
@@ -113,7 +113,7 @@ class _SparseMessages(torch.autograd.Function):
             total = torch.zeros_like(flat).scatter_add_(0, receiver, share).scatter_add_(0, sender, share)
             out[group] = total.view_as(out[group])
 
-        side_by_side(back, list(zip(ctx.groups, ctx.saved, strict=True)))
+        piece_by_piece(back, list(zip(ctx.groups, ctx.saved, strict=True)))
         return out, None, None, None, None, None
 
 

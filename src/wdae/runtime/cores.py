@@ -1,16 +1,14 @@
-"""Pieces of work side by side on the cores of a CPU.
+"""Pieces of work on the cores of a CPU.
 
 Threads inside an operation wait for each other at its end, thousands of times a second, and badly so where
 other programs share the cores; and an operation on all episodes at once runs at the speed of the memory. A
-piece for each core, small enough for its cache, needs neither.
+piece of work on one core, small enough for its cache, needs neither.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -69,47 +67,7 @@ def in_pieces(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-_helpers: dict[int, ThreadPoolExecutor] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helpers.clear)  # threads do not outlive a fork
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay for the next call, each of them working alone."""
-    if threads not in _helpers:
-        _helpers[threads] = ThreadPoolExecutor(threads, "cores", torch.set_num_threads, (1,))
-    return _helpers[threads]
-
-
-def side_by_side(work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
-    """``work`` on every item, without gradients or autocast, for pieces of a fraction of a millisecond.
-
-    The threads are kept between calls. What a piece computes must not depend on which thread it runs on, or
-    beside which others: then the number of threads changes the speed alone.
-    """
-    todo = deque(enumerate(items))
-    done: dict[int, Done] = {}
-
-    def drain() -> None:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # each thread has its own settings
-            while todo:
-                try:
-                    index, item = todo.popleft()
-                except IndexError:  # another thread was quicker
-                    return
-                done[index] = work(item)
-
-    threads = torch.get_num_threads()
-    helpers = min(threads, len(items)) - 1
-    futures = [_pool(threads - 1).submit(drain) for _ in range(helpers)]
-    if futures:
-        torch.set_num_threads(1)
-    try:
-        drain()
-    finally:
-        wait(futures)
-        if futures:
-            torch.set_num_threads(threads)
-    for future in futures:
-        future.result()  # raises what it raised
-    return [done[i] for i in range(len(items))]
+def piece_by_piece(work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+    """``work`` on every item with one thread, without gradients or autocast; pieces fit a core's cache."""
+    with one_thread(torch.device("cpu")), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return [work(item) for item in items]
