@@ -6,6 +6,9 @@ Each run of ``wdae episodic`` (or of ``wdae train`` with ``conv4-lwof.yaml``) be
 ``results/conv4/NAME.json``: recipe, environment, digest of the weights, curve on validation classes, and the
 figures on novel classes. ``make_results.py write`` puts all of them on the page, with the words of
 ``results/conv4/NAME.md`` (why a figure is not the paper's), where there are some.
+
+``stopped_at`` in a row's ``info`` is the step at which a training ended early. ``wdae episodic`` tests no
+such run and never writes it: some records here have it of a script that stopped one and tested what was kept.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from result_records import refuse_unclean
+from result_records import of_commit, refuse_unclean
 
 from wdae.evaluation.paper import FROM_PICTURES
 from wdae.evaluation.results import Estimate
@@ -28,10 +31,12 @@ from wdae.storage.records import read_json, write_json
 RECORDS = Path(__file__).parent.parent / "results" / "conv4"
 LWOF = "conv4-lwof"
 WORDS = """\
-The Conv-4 rows of the paper's table 2 from pictures: backbone and method are trained together on episodes
-of base classes (`wdae episodic`), LwoF in its two stages. 5-way, 15 queries a class. Validation classes
-chose the weights; novel classes were asked once. BatchNorm uses its running statistics in tests, so no query
-sees another, but for rows marked *transductive*, as published. *Difference*: ours less the paper's.
+After the Conv-4 rows of the paper's table 2 (and matching networks, which it has no row of), from pictures:
+backbone and method are trained together on episodes of base classes (`wdae episodic`), LwoF in its two
+stages. [Notation](notation.md) lists what differs from the authors' trainings. 5-way, 15 queries a class.
+Validation classes chose the weights; novel classes were tested once. BatchNorm uses its running statistics in
+tests, so no query sees another, but for rows marked *transductive*, as published. *Difference*: ours less the
+paper's.
 """
 KEPT = ("wdae", "commit", "torch", "gpu", "cpu", "cores")
 
@@ -72,7 +77,8 @@ def section(folder: Path) -> list[str]:
     records = [read_json(path) for path in sorted(folder.glob("*.json"))]
     if not records:
         return []
-    head = ["method", "backbone", "shots", "ours", "paper", "difference", "episodes", "trained on", "minutes"]
+    head = ["method", "backbone", "shots", "ours", "paper", "difference"]
+    head += ["test episodes", "training episodes", "minutes"]
     rows, reasons = [], []
     for record in records:
         recipe = record["recipe"]
@@ -106,10 +112,11 @@ def section(folder: Path) -> list[str]:
     for path in sorted(folder.glob("*.md")):
         reasons += [path.read_text().strip(), ""]
     gpu = sorted({str(record["environment"]["gpu"]) for record in records})
-    out = ["## Conv-4 from pictures, table 2", "", *WORDS.splitlines()]
+    commits = sorted({of_commit(record["environment"]) for record in records})
+    out = ["## Conv-4 from pictures, after table 2", "", *WORDS.splitlines()]
     out += [
-        "*Trained on*: episodes; *of*: stopped before the last one. *Minutes*: of training, several side by",
-        f"side on one device: {', '.join(gpu)}.",
+        "*Training episodes*, *of*: stopped before the last one. *Minutes*: of training, several side by",
+        f"side on one device: {', '.join(gpu)}; {', '.join(commits)}.",
     ]
     return [*out, "", *markdown_table(head, rows, left=head[:2]), "", *reasons]
 

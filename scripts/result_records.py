@@ -10,19 +10,34 @@ from typing import Any
 from wdae.evaluation.table import ResultTable
 from wdae.reproduce.benchmarks import BENCHMARKS
 from wdae.reproduce.record import FORMAT
+from wdae.reproduce.render import commit
 from wdae.runs.run import Run
 from wdae.storage.records import read_json, write_json
 
+JOINED = {
+    "dc5812d93494733c272c6d40916b481e13ed66b4": "e23900677f002304ff603f0b6e6e3b9a914b7b27",
+    "68e59a38f5293dee1251e9bd70d7d59091de2d2b": "62f10e50308f9d4ead985eb790e1100052c72098",
+}
+"""Commits that records name and the history lacks: before they were published they were joined with later
+ones into the commit beside them."""
 METRICS = ("novel", "base", "all", "harmonic", "area")
 BASELINE = "initial-estimate"
 
 
 def refuse_unclean(run: Path, environment: Mapping[str, Any]) -> None:
     """Figures of documents come from a commit that anyone can check out; no other run is taken."""
-    commit = environment.get("commit")
-    if commit is None or commit.endswith("+"):
-        state = "no commit" if commit is None else f"a checkout of {commit[:12]} with changes"
+    name = environment.get("commit")
+    if name is None or name.endswith("+"):
+        state = "no commit" if name is None else f"a checkout of {name[:12]} with changes"
         sys.exit(f"{run} was run from {state}; commit everything, run it again from there, and adopt that")
+
+
+def of_commit(environment: Mapping[str, Any]) -> str:
+    """The commit that a record is of, in words; where it was joined into another one, that too."""
+    later = JOINED.get(environment.get("commit") or "")
+    return commit(environment) + (
+        f" (before publication joined with later ones into {later[:12]})" if later else ""
+    )
 
 
 def adopt(results: Path, run: Path, name: str | None = None, title: str | None = None) -> Path:

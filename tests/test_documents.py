@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from result_records import JOINED
 
 from wdae import synthetic_bank
 from wdae.cli.main import main
@@ -61,6 +63,25 @@ def test_records_of_accuracies_are_of_clean_commits() -> None:
             assert re.fullmatch("[0-9a-f]{40}", run["commit"] or ""), path.name
 
 
+def test_commits_of_records_are_in_the_history() -> None:
+    """The commit of a record can be looked at, or the one that it was joined into."""
+    known = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    shallow = subprocess.run(
+        ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True
+    )
+    if known.returncode or shallow.stdout.strip() != "false":
+        pytest.skip("there is no whole history of git here")
+    history, named = set(known.stdout.split()), {}
+    for folder in ("results", "benchmarks/results"):
+        for path in sorted((ROOT / folder).rglob("*.json")):
+            for name in re.findall('"commit": "([0-9a-f]{40})"', path.read_text()):
+                named[name] = path.name
+    assert len(named) > 5
+    lost = {name: file for name, file in named.items() if JOINED.get(name, name) not in history}
+    assert lost == {}
+    assert named.keys() >= JOINED.keys()
+
+
 def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_path: Path) -> None:
     record = json.loads((ROOT / "results" / "resnet12-taught.json").read_text())
     assert make_results.over_seeds(record | {"name": "has no other seed"}) == []
@@ -75,6 +96,17 @@ def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_p
     page = "\n".join(make_results.over_seeds(record))
     assert "± 1.41 |" in page and "2 seeds of stage 2 (0, 1)" in page
     assert "| wDAE-GNN, ε of the paper |" in page and "| LwoF |" not in page
+    alone, beside = ("\n".join(make_results.order_section([record], seeds)) for seeds in ([], [other]))
+    assert "Another seed" in beside and "Another seed" not in alone
+
+
+def test_every_benchmark_shows_its_figures(make_results: ModuleType) -> None:
+    """Also those whose record is flat, of whole numbers alone."""
+    for path in sorted(make_results.BENCHMARKS.glob("*.json")):
+        lines = make_results.benchmark_section(path)[3:]
+        assert any(line.startswith(("- ", "| ")) and re.search(r"\d", line) for line in lines), path.stem
+    section = make_results.benchmark_section(make_results.BENCHMARKS / "serve-restart.json")
+    assert {"- restarts: 2", "- failed: 0"} <= set(section)
 
 
 def test_the_demos_table_is_put_by_its_generator(make_results: ModuleType, tmp_path: Path) -> None:

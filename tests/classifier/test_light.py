@@ -38,6 +38,8 @@ main(sys.argv[1:])
 QUESTIONS: list[dict[str, Any]] = [
     {},
     {"expect": 0.3},
+    {"expect": 5e-324},  # the smallest number there is
+    {"expect": 1 - 2**-53},
     {"only": "added"},
     {"only": "base"},
     {"only": ["robin", "lion"], "expect": 0.2},

@@ -13,6 +13,7 @@ from wdae.cli.main import root
 from wdae.comparison.entries import entry, split_words
 from wdae.config import load
 from wdae.errors import ModelError
+from wdae.runs.run import Run
 from wdae.stage2.config import MetaRecipe
 
 SHORT = ["--training.steps", 2, "--training.validate-every", 1, "--training.episodes-per-step", 2]
@@ -108,3 +109,24 @@ def test_runs_side_by_side(
     assert Path("sweep/runs.csv").read_text().count("\n") == 3
     assert wdae("runs", "noise-0.02", "--metric", "los") == 2
     assert "did you mean 'loss'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "step"), [("loss", 0.5, 2), ("class_loss", 0.1, 3), ("validation", 0.8, 2)]
+)
+def test_the_best_of_a_loss_is_its_smallest(
+    metric: str, best: float, step: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path / "run", MetaRecipe())
+    curves = {"loss": (2.0, 0.5, 0.7), "class_loss": (0.4, 0.3, 0.1), "validation": (0.3, 0.8, 0.6)}
+    for at in range(3):
+        run.log(step=at + 1, **{name: values[at] for name, values in curves.items()})
+    assert wdae("runs", run.path, "--metric", metric, "--json") == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record[f"best {metric}"], record["step"]) == (best, step)
+    assert record[f"last {metric}"] == curves[metric][-1]
+
+
+def test_a_folder_with_an_equals_sign_is_an_entry_of_its_own() -> None:
+    words = split_words(["lda:shrink=0.9,runs/noise=0.02,wdae-gnn:training.noise=0.1,training.n_fake=5"])
+    assert words == ("lda:shrink=0.9", "runs/noise=0.02", "wdae-gnn:training.noise=0.1,training.n_fake=5")

@@ -85,6 +85,14 @@ def test_a_recipe_from_pictures_is_valid_and_builds_what_it_names(file: Path) ->
     assert sum(p.numel() for p in build_learner(recipe).parameters()) > 30_000
 
 
+@pytest.mark.parametrize(("name", "dim"), [("conv4-r2d2", 8_000), ("conv4-512-r2d2", 51_200)])
+def test_r2d2_joins_the_maps_of_its_last_two_blocks(name: str, dim: int) -> None:
+    file = ROOT / "recipes" / "mini-imagenet" / f"{name}.yaml"
+    head = build_learner(load(EpisodicRecipe, file)).head
+    assert head.dim == dim
+    assert f"{dim:,} features" in file.read_text()
+
+
 def test_the_ablations_differ_from_the_paper_model_in_one_thing_each() -> None:
     for benchmark, kind in (("mini-imagenet", "gnn"), ("mini-imagenet", "mlp"), ("imagenet-fs", "gnn")):
         folder = ROOT / "recipes" / benchmark

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,19 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.bank import ClassSet
-from wdae.cli.main import main
+from wdae.cli.app import run_app
+from wdae.cli.main import main, root
 from wdae.config import load
 from wdae.episodic.config import EpisodicRecipe
-from wdae.episodic.heads import HEADS, GraphHead, PrototypicalHead, R2D2Head, RelationHead
+from wdae.episodic.heads import (
+    HEADS,
+    EpisodeHead,
+    GraphHead,
+    MatchingHead,
+    PrototypicalHead,
+    R2D2Head,
+    RelationHead,
+)
 from wdae.episodic.learners import MamlLearner, build_learner
 from wdae.episodic.run import MODEL, train_and_test
 from wdae.episodic.train import CHECKPOINT, EpisodeBatches, measure, pool_of
@@ -93,6 +104,9 @@ def test_a_run_is_whole_and_goes_on_exactly(method: str, tmp_path: Path) -> None
     assert [row["step"] for row in whole.metrics() if "validation" in row] == [0, 4, 8]
     assert result.info["transductive"] is (method == "maml")
     assert Result.load(next(whole.results.glob("*.json"))).metrics == result.metrics
+    again = train_and_test(whole, config, data, resume=True)
+    assert again is not None and again.metrics == result.metrics
+    assert [row["step"] for row in whole.metrics() if "novel" in row] == [8]
 
     parts = Run.create(tmp_path / "parts", config)
     assert train_and_test(parts, config, data, max_seconds=0) is None
@@ -125,6 +139,57 @@ def test_training_helps_over_the_start(method: str, gain: float) -> None:
         loss.backward()
         optimiser.step()
     assert measure(learner, config, data[Part.NOVEL], 100, 0).mean() > before + gain
+
+
+@pytest.mark.parametrize(
+    ("head", "steps"),
+    [(lambda: GraphHead(16, 2, 3, embedded=16, hidden=16), 40), (lambda: RelationHead(400, 4, 3), 10)],
+    ids=["gnn", "relation"],
+)
+def test_a_network_that_compares_learns_to(head: Callable[[], EpisodeHead], steps: int) -> None:
+    """On features made around random class centres: together with a backbone these two learn too slowly."""
+    torch.manual_seed(0)
+    network = head()
+
+    def episodes(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        draw = torch.Generator().manual_seed(seed)
+        centres = torch.randn(count, 3, 1, network.dim, generator=draw)
+        rows = centres + 0.7 * torch.randn(count, 3, 4, network.dim, generator=draw)
+        labels = torch.arange(3).repeat_interleave(3).expand(count, -1)
+        return rows[:, :, :1], rows[:, :, 1:].flatten(1, 2), labels
+
+    def accuracy() -> float:
+        support, queries, labels = episodes(100, 999)
+        with torch.no_grad():
+            return float((network.eval()(support, queries).argmax(-1) == labels).float().mean())
+
+    before = accuracy()
+    optimiser = torch.optim.Adam(network.train().parameters(), 1e-2)
+    for step in range(steps):
+        support, queries, labels = episodes(16, step)
+        loss = network.loss(network(support, queries), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert before < 0.5 and accuracy() > 0.75
+
+
+def test_matching_adds_the_attention_to_each_shot_of_a_class() -> None:
+    support, queries = torch.randn(2, 3, 3, 8), torch.randn(2, 4, 8)
+    found = MatchingHead(8, 2, 3, scale=5.0)(support, queries)
+    for e in range(2):
+        for q in range(4):
+            attention = torch.tensor(
+                [
+                    [
+                        float(torch.exp(5 * F.cosine_similarity(queries[e, q], support[e, c, k], dim=0)))
+                        for k in range(3)
+                    ]
+                    for c in range(3)
+                ]
+            )
+            wanted = attention.sum(1) / attention.sum()
+            assert torch.allclose(found[e, q].exp(), wanted, atol=1e-5)
 
 
 def test_prototypical_scores_are_distances() -> None:
@@ -160,6 +225,40 @@ def test_a_graph_network_scores_each_query_by_itself() -> None:
     together = head(support, queries)
     alone = torch.cat([head(support, queries[:, q : q + 1]) for q in range(4)], 1)
     assert torch.allclose(together, alone, atol=1e-5)
+
+
+def slow_graph(head: GraphHead, shots: Tensor, query: Tensor) -> Tensor:
+    """Scores of one query ``[D]`` among shots ``[n, K, D]``, a node and an edge at a time."""
+    (n, K, _), uniform = shots.shape, torch.full((head.ways,), 1 / head.ways)
+    one_hot = torch.eye(n)
+    nodes = [torch.cat([head.embed(query[None])[0], uniform])]
+    nodes += [torch.cat([head.embed(shots[c, k][None])[0], one_hot[c]]) for c in range(n) for k in range(K)]
+
+    def gathered(layer: int, i: int) -> Tensor:
+        """A node beside the mean of the others, weighted by its edges to them."""
+        others = [j for j in range(len(nodes)) if j != i]
+        network = head.edges[layer].network
+        strengths = torch.stack([network((nodes[i] - nodes[j]).abs()[None])[0, 0] for j in others]).softmax(0)
+        return torch.cat([nodes[i], sum(a * nodes[j] for a, j in zip(strengths, others, strict=True))])
+
+    for layer, append in enumerate(head.append):
+        nodes = [torch.cat([node, append(gathered(layer, i)[None])[0]]) for i, node in enumerate(nodes)]
+    return head.classify(gathered(len(head.append), 0))
+
+
+@torch.no_grad()
+def test_a_graph_network_is_nodes_with_labels_and_edges_between_them() -> None:
+    torch.manual_seed(0)
+    head = GraphHead(6, 2, 3, embedded=8, hidden=8)
+    support, queries = torch.randn(2, 3, 2, 6), torch.randn(2, 4, 6)
+    for _ in range(20):
+        head(support, queries)  # running statistics
+    found = head.eval()(support, queries)
+    wanted = torch.stack(
+        [torch.stack([slow_graph(head, support[e], queries[e, q]) for q in range(4)]) for e in range(2)]
+    )
+    assert float(wanted.std(1).min()) > 0.01
+    assert torch.allclose(found, wanted, atol=1e-4)
 
 
 def slow_network(learner: MamlLearner, pictures: Tensor, weights: list[Tensor]) -> Tensor:
@@ -216,23 +315,109 @@ def test_faults_are_named() -> None:
         build_learner(recipe("matching", options={"scael": 1.0}))
     with pytest.raises(RecipeError, match=r"pictures of 32 px, data\.size is 16"):
         build_learner(recipe("matching", backbone_options={"image_size": 32}))
-    with pytest.raises(RecipeError, match="maml needs a backbone of four convolutions"):
-        build_learner(recipe("maml", backbone="resnet12", backbone_options={"widths": [4, 4, 4, 4]}))
 
 
-def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+WIDTHS = {"widths": [4, 4, 4, 4]}
+
+
+@pytest.mark.parametrize(
+    ("method", "backbone", "options"),
+    [
+        ("maml", "resnet12", WIDTHS),
+        ("maml", "conv4-512", {"final_relu": True}),  # pool is mean
+        ("maml", "conv4-64", {}),  # no ReLU closes it
+        ("maml", "conv4-64", {"final_relu": True, "pooled_blocks": 2}),
+        ("maml", "conv4-64", {"final_relu": True, "pool": "joined"}),
+        ("relation", "resnet12", WIDTHS),
+        ("relation", "conv4-64", {"pooled_blocks": 3}),  # a map of 5 × 5
+        ("relation", "conv4-64", {"pooled_blocks": 2, "pool": "joined"}),
+        ("relation", "conv4-64", {"pooled_blocks": 2, "pool": "mean"}),
+    ],
+)
+def test_a_backbone_that_a_method_cannot_take_is_refused(
+    method: str, backbone: str, options: dict[str, Any]
+) -> None:
+    given = options | ({} if backbone == "resnet12" else {"image_size": 40})
+    with pytest.raises(RecipeError, match=r"[gG]ive backbone conv4-"):
+        build_learner(recipe(method, backbone=backbone, backbone_options=given, data__size=40))
+
+
+def test_the_smallest_map_that_a_relation_network_takes() -> None:
+    for size, taken in ((40, True), (39, False)):
+        options = {"image_size": size, "pooled_blocks": 2}
+        config = recipe("relation", backbone_options=options, data__size=size)
+        if not taken:
+            with pytest.raises(RecipeError, match="a map of 9 × 9"):
+                build_learner(config)
+            continue
+        learner = build_learner(config).eval()
+        rows = learner.embed(torch.rand(4, 3, size, size))
+        assert learner.score(rows[:3].view(1, 3, 1, -1), rows[3:].unsqueeze(0)).shape == (1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "says"),
+    [
+        (
+            "maml",
+            {"test_steps": 2.0},
+            r"options\.test_steps .* whole number of at least 1, got 2\.0 \(number\)",
+        ),
+        ("maml", {"steps": True}, r"got True \(true/false\)"),
+        ("maml", {"steps": 0}, "at least 1, got 0"),
+        ("r2d2", {"penalty": 0.0}, r"a number above 0, got 0\.0"),
+        ("gnn", {"hidden": 8.5}, "options.hidden"),
+    ],
+)
+def test_an_option_of_another_type_or_size_is_refused(
+    method: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(RecipeError, match=says):
+        build_learner(recipe(method, options=options))
+
+
+def words_of(place: Path, method: str = "prototypical", ways: int = 3) -> list[str]:
+    """A command on pictures of four base, three validation and three novel classes, which it makes."""
     for part, classes, seed in (("base", 4, 1), ("validation", 3, 2), ("novel", 3, 3)):
         for c, some in enumerate(stripes(classes, seed, SIDE)):
-            folder = tmp_path / "pictures" / part / f"{part}-{c}"
+            folder = place / "pictures" / part / f"{part}-{c}"
             folder.mkdir(parents=True)
             for i, image in enumerate(some[:5]):
                 Image.fromarray(image).save(folder / f"{i}.png")
-    given = (
-        f"--method prototypical --data.path {tmp_path / 'pictures'} --data.size 16 --steps 2"
-        f" --data.cache-dir {tmp_path / 'cache'} --backbone conv4-32 --backbone-options.image-size 16"
-        " --episode.ways 3 --episode.queries 2 --episode.per-step 2 --measure.ways 3 --measure.queries 2"
-        f" --measure.validation-episodes 4 --measure.episodes 8 -o {tmp_path / 'run'} --device cpu"
+    return (
+        f"--method {method} --data.path {place / 'pictures'} --data.size 16 --steps 2"
+        f" --data.cache-dir {place / 'cache'} --backbone conv4-32 --backbone-options.image-size 16"
+        f" --episode.ways {ways} --episode.queries 2 --episode.per-step 2 --measure.ways {ways}"
+        " --measure.queries 2 --measure.validation-episodes 4 --measure.episodes 8"
+        f" -o {place / 'run'} --device cpu"
     ).split()
+
+
+@pytest.mark.parametrize("method", ["gnn", "maml"])
+def test_too_few_classes_for_a_network_of_a_fixed_number_are_refused_before_decoding(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(root(), ["episodic", *words_of(tmp_path, method, ways=4)]) == 2
+    assert f"has 3 validation classes, but {method} is made for 4" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_another_recipe_is_refused_before_decoding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["episodic", *words_of(tmp_path)]
+    assert run_app(root(), given) == 0
+    shutil.rmtree(tmp_path / "cache")
+    assert run_app(root(), [*given, "--resume", "--learning-rate", "0.5"]) == 2
+    assert "differing: learning_rate; give the recipe" in capsys.readouterr().err
+    assert run_app(root(), [*given, "--force", "--options.scale", "1"]) == 2
+    assert "prototypical has no option 'scale'" in capsys.readouterr().err
+    assert (tmp_path / "run" / CHECKPOINT).exists()  # refused before the run was replaced
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = words_of(tmp_path)
     for more in ([], ["--resume"]):
         with pytest.raises(SystemExit) as end:
             main(["episodic", *given, *more])
@@ -255,4 +440,8 @@ def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest
     (line,) = [line for line in page if line.startswith("| prototypical | conv4-32 | 1 |")]
     cells = [cell.strip() for cell in line.split("|")]
     assert cells[5] == "49.42" and cells[7] == "8"
+    assert "commit 000000000000." in " ".join(page)
+    record["rows"][0]["info"]["stopped_at"] = 1
+    (tmp_path / "records" / "one.json").write_text(json.dumps(record))
+    assert "| 2 of 4 |" in "\n".join(conv4_results.section(tmp_path / "records"))
     assert float(cells[6]) == pytest.approx(float(cells[4].split()[0]) - 49.42, abs=0.006)

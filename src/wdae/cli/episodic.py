@@ -20,16 +20,16 @@ def episodic(
 ) -> None:
     """Train a backbone and a few-shot method together, on episodes of pictures.
 
-    As the Conv-4 rows of the paper's table 2 were trained by their authors: matching, prototypical and
-    relation networks, GNN, R2-D2, MAML. Validation classes choose the weights, novel classes test them once,
-    at the end. The run folder gets curves (metrics.jsonl), a checkpoint, the kept weights (model.safetensors)
-    and the result. A run that was stopped goes on with the same command and --resume; one that is finished is
-    tested again.
+    After the Conv-4 rows of the paper's table 2 (prototypical and relation networks, GNN, R2-D2, MAML) and
+    matching networks, which it has no row of; recipes and docs/notation.md say what differs from their
+    authors' trainings. Validation classes choose the weights, novel classes test them once, at the end. The
+    run folder gets curves (metrics.jsonl), a checkpoint, the kept weights (model.safetensors) and the result.
+    A run that was stopped goes on with the same command and --resume; one that is finished is tested again.
 
     Parameters
     ----------
     max_seconds
-        Stop after this time with a checkpoint to resume from.
+        Stop after this many seconds with a checkpoint to resume from.
     """
     if not resume:
         check_sources([recipe.data.path])

@@ -30,7 +30,7 @@ def pretrain(
     Parameters
     ----------
     max_seconds
-        Stop after this time with a checkpoint to resume from.
+        Stop after this many seconds with a checkpoint to resume from.
     dtype
         How the weights are written.
     """

@@ -30,9 +30,10 @@ def runs(
     Parameters
     ----------
     folders
-        Run folders of wdae train or wdae pretrain.
+        Run folders of wdae train, wdae pretrain or wdae episodic.
     metric
-        The figure of their metrics to show; the accuracy on validation classes by default.
+        The figure of their metrics to show; the accuracy on validation classes by default. The best of a loss
+        is its smallest, of anything else the largest.
     test
         Show test accuracies too, where there are some. Choose by validation classes, not by these.
     output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,12 +54,16 @@ class ComparisonEntry:
 def split_words(words: Sequence[str]) -> tuple[str, ...]:
     """Entries from words with commas between them; a ``key=value`` belongs to the entry before it.
 
+    A key is letters, digits, ``_`` and dots: a folder with ``=`` in its name is told by its path.
+
     >>> split_words(["lda:shrink=0.9,power=1,simpleshot", "runs/gnn"])
     ('lda:shrink=0.9,power=1', 'simpleshot', 'runs/gnn')
+    >>> split_words(["lda:shrink=0.9,runs/noise=0.02"])
+    ('lda:shrink=0.9', 'runs/noise=0.02')
     """
     entries: list[str] = []
     for part in (part for word in words for part in word.split(",") if part):
-        if "=" in part and ":" not in part.partition("=")[0] and entries and ":" in entries[-1]:
+        if re.match(r"[\w.]+=", part) and entries and ":" in entries[-1]:
             entries[-1] += f",{part}"
         else:
             entries.append(part)

@@ -17,12 +17,14 @@ from wdae.runs.run import Run
 
 VALIDATION = ("validation", "val_score")
 """What stage 2 and stage 1 call the accuracy that weights are chosen by."""
+SMALL_IS_BETTER = ("loss", "reconstruction", "classification")
+"""Words in the names of figures that are losses."""
 Curve = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
 class RunsTable:
-    """Runs of ``wdae train`` or ``wdae pretrain``, with the keys in which their recipes differ."""
+    """Runs of ``wdae train``, ``pretrain`` or ``episodic``, with the keys in which their recipes differ."""
 
     metric: str
     runs: dict[str, Run]
@@ -61,18 +63,25 @@ class RunsTable:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat record for each run: its keys, the best figure and its step, the last one."""
-        records: list[dict[str, Any]] = [
-            {
-                "run": name,
-                **{key: _plain(value) for key, value in self.keys[name].items()},
-                f"best {self.metric}": max((value for _, value in self.curves[name]), default=None),
-                "step": max(self.curves[name], key=lambda at: at[1])[0] if self.curves[name] else None,
-                f"last {self.metric}": self.curves[name][-1][1] if self.curves[name] else None,
-                **{column: estimate.mean for column, estimate in self._tested(name).items()},
-            }
-            for name in self.runs
-        ]
+        """One flat record for each run: its keys, the best figure and its step, the last one.
+
+        The best of a loss is its smallest, of anything else the largest.
+        """
+        best_of = min if any(word in self.metric for word in SMALL_IS_BETTER) else max
+        records: list[dict[str, Any]] = []
+        for name in self.runs:
+            curve = self.curves[name]
+            step, best = best_of(curve, key=lambda at: at[1]) if curve else (None, None)
+            records.append(
+                {
+                    "run": name,
+                    **{key: _plain(value) for key, value in self.keys[name].items()},
+                    f"best {self.metric}": best,
+                    "step": step,
+                    f"last {self.metric}": curve[-1][1] if curve else None,
+                    **{column: estimate.mean for column, estimate in self._tested(name).items()},
+                }
+            )
         head = dict.fromkeys(key for record in records for key in record)
         return [{key: record.get(key) for key in head} for record in records]
 

@@ -67,7 +67,7 @@ class EpisodicRecipe(Config):
     learning_rate: float = Field(1e-3, gt=0)
     """Of Adam, at its highest."""
     weight_decay: float = Field(0.0, ge=0)
-    """On all parameters."""
+    """Of AdamW: decoupled from the gradient, on all parameters."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over time."""
     augment: AugmentConfig = AugmentConfig()

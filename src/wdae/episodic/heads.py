@@ -1,7 +1,8 @@
-"""What compares the features of an episode, as their authors have it: the backbone below learns with it.
+"""What compares the features of an episode, after its authors: the backbone below learns with it.
 
-Shapes of every head: support ``[E, n, K, D]`` and queries ``[E, Q, D]`` to scores ``[E, Q, n]``. The methods
-of the same names in :mod:`wdae.methods` work on frozen features, and say where that makes them differ.
+Shapes of every head: support ``[E, n, K, D]`` and queries ``[E, Q, D]`` to scores ``[E, Q, n]``. What differs
+in the trainings is in ``docs/notation.md``. The methods of the same names in :mod:`wdae.methods` work on
+frozen features, and say where that makes them differ.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class MatchingHead(EpisodeHead):
 class R2D2Head(EpisodeHead):
     """Ridge regression in closed form: Bertinetto et al. 2019, https://arxiv.org/abs/1805.08136, eq. 4 to 6.
 
-    λ and α are learned; β, which no softmax sees, is left out. Features are divided by √D, so that λ = 1 is
-    of the size of their products.
+    λ and α are learned; β, which no softmax sees, is left out. Departures: no column of ones beside the
+    features, so that scores have no offset of their own; features are divided by √D, so that λ = 1 is of the
+    size of their products.
     """
 
     def __init__(self, dim: int, channels: int, ways: int, penalty: float = 1.0, scale: float = 10.0) -> None:
@@ -153,7 +155,9 @@ class GraphHead(EpisodeHead):
     """A graph network over the shots and one query: Garcia and Bruna 2018, https://arxiv.org/abs/1711.04043.
 
     A node is an embedded picture beside its one-hot label, uniform for the query. Two layers each append what
-    a node and its neighbours give; a third gives the query's class (section 4, the authors' sizes).
+    a node and its neighbours give; a third gives the query's class (section 4). The graph has the authors'
+    sizes. The embedding has not: it is the backbone and one linear layer. On Conv-4-64 that is narrower than
+    theirs, whose four blocks widen from 64 to 256 channels and have dropout.
     """
 
     mixed = True
@@ -163,10 +167,11 @@ class GraphHead(EpisodeHead):
     ) -> None:
         super().__init__(dim, channels, ways)
         self.embed = nn.Sequential(nn.Linear(dim, embedded), nn.BatchNorm1d(embedded))
-        sizes = [embedded + ways + i * (hidden // 2) for i in range(layers + 1)]
+        half = -(-hidden // 2)
+        sizes = [embedded + ways + i * half for i in range(layers + 1)]
         self.edges = nn.ModuleList(_Edges(size, hidden) for size in sizes)
         self.append = nn.ModuleList(
-            nn.Sequential(nn.Linear(2 * size, hidden // 2), nn.BatchNorm1d(hidden // 2), nn.LeakyReLU())
+            nn.Sequential(nn.Linear(2 * size, half), nn.BatchNorm1d(half), nn.LeakyReLU())
             for size in sizes[:-1]
         )
         self.classify = nn.Linear(2 * sizes[-1], ways)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from wdae import backbones
 from wdae.backbones import Backbone
 from wdae.backbones.embed import eager_features
+from wdae.config.text import kind as kind_of
 from wdae.episodic.config import EpisodicRecipe
 from wdae.episodic.heads import HEADS, EpisodeHead
 from wdae.errors import RecipeError, nearest
@@ -80,6 +82,9 @@ class FeatureLearner(EpisodicLearner):
         return self.head.loss(scores, labels)
 
 
+_MAML_BLOCK = [nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.ReLU]
+
+
 class MamlLearner(EpisodicLearner):
     """Convolutions and a linear layer that a few gradient steps on the shots adapt, their start learned.
 
@@ -112,9 +117,13 @@ class MamlLearner(EpisodicLearner):
         self.backbone, self.side, self.n_steps, self.test_steps = backbone, side, steps, test_steps
         self.rate = rate
         self.classify = nn.Linear(backbone.feature_dim, ways)
-        blocks = [list(stage.children()) for stage in backbone.stages]
-        if not all(isinstance(b[0], nn.Conv2d) and isinstance(b[1], nn.BatchNorm2d) for b in blocks):
-            raise RecipeError("maml needs a backbone of four convolutions: conv4-32 or conv4-64")
+        blocks = [[type(layer) for layer in stage.children()] for stage in backbone.stages]
+        if backbone.pool != "flatten" or any(block != _MAML_BLOCK for block in blocks):
+            raise RecipeError(
+                "maml adapts blocks of convolution, BatchNorm, pooling and ReLU, and classifies their last"
+                " map flattened; this backbone is made otherwise. Give backbone conv4-32, or conv4-64 with"
+                " backbone_options.final_relu true, all blocks pooled and pool 'flatten'"
+            )
 
     def embed(self, pictures: Tensor) -> Tensor:
         """The pictures themselves, channels last."""
@@ -153,12 +162,7 @@ class MamlLearner(EpisodicLearner):
 def build_learner(config: EpisodicRecipe) -> EpisodicLearner:
     """A new learner whose initial weights depend on the seed alone."""
     kind: type[nn.Module] = MamlLearner if config.method == "maml" else HEADS[config.method]
-    known = [name for name, p in inspect.signature(kind).parameters.items() if p.default is not p.empty]
-    for name in config.options:
-        if name not in known:
-            raise RecipeError(
-                f"{config.method} has no option {name!r}{nearest(name, known)}; accepted: {', '.join(known)}"
-            )
+    _check_options(config, kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         backbone = backbones.build(config.backbone, **config.backbone_options)
@@ -170,5 +174,46 @@ def build_learner(config: EpisodicRecipe) -> EpisodicLearner:
         if config.method == "maml":
             return MamlLearner(backbone, config.data.size, config.episode.ways, **config.options)  # type: ignore[arg-type]
         widths = [m.out_channels for m in backbone.modules() if isinstance(m, nn.Conv2d)]
-        head = HEADS[config.method](backbone.feature_dim, widths[-1], config.episode.ways, **config.options)
+        channels = widths[-1] if widths else backbone.feature_dim
+        if config.method == "relation":
+            _check_map(backbone, channels)
+        head = HEADS[config.method](backbone.feature_dim, channels, config.episode.ways, **config.options)
         return FeatureLearner(backbone, head)
+
+
+def _check_options(config: EpisodicRecipe, kind: type[nn.Module]) -> None:
+    """Options are those that the method has, of their defaults' types and above 0."""
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    for name, value in config.options.items():
+        if name not in known:
+            raise RecipeError(
+                f"{config.method} has no option {name!r}{nearest(name, known)};"
+                f" accepted: {', '.join(known) or 'none'}"
+            )
+        whole = isinstance(known[name], int)
+        fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not fits or not math.isfinite(value) or value <= 0:
+            wanted = "a whole number of at least 1" if whole else "a number above 0"
+            raise RecipeError(
+                f"options.{name} of {config.method} must be {wanted}, got {value!r} ({kind_of(value)});"
+                f" {known[name]!r} is its default"
+            )
+
+
+def _check_map(backbone: Backbone, channels: int) -> None:
+    """Relation networks convolve and pool a square map twice."""
+    side = math.isqrt(backbone.feature_dim // channels)
+    if backbone.pool != "flatten" or channels * side**2 != backbone.feature_dim or side < _SMALLEST_MAP:
+        shape = f"a map of {side} × {side}" if backbone.pool == "flatten" else f"pool {backbone.pool!r}"
+        raise RecipeError(
+            f"relation compares the last map, flattened, of {_SMALLEST_MAP} × {_SMALLEST_MAP} or more, but"
+            f" this backbone has {shape}; give backbone conv4-64 with backbone_options.pooled_blocks 2, and"
+            " pictures of at least 40 px (data.size, backbone_options.image_size)"
+        )
+
+
+_SMALLEST_MAP = 10  # two convolutions of 3 × 3 without a border, each before pooling by 2, leave 1 × 1

@@ -10,8 +10,9 @@ import torch
 
 from wdae.bank import ClassSet
 from wdae.data import pixels
-from wdae.episodic.config import EpisodicRecipe
-from wdae.episodic.train import CHECKPOINT, measure, pool_of, train_episodic
+from wdae.episodic.config import FIXED_WAYS, EpisodicRecipe
+from wdae.episodic.learners import build_learner
+from wdae.episodic.train import CHECKPOINT, check_resumable, measure, pool_of, train_episodic
 from wdae.errors import DataError, RunError
 from wdae.evaluation.results import Result
 from wdae.parts import Part
@@ -36,6 +37,9 @@ def run_episodic(
     began, place = time.monotonic(), pick_device(device)
     if resume and not (output / CHECKPOINT).is_file():
         raise RunError(f"{output} has no checkpoint ({CHECKPOINT}) to go on from; start it without --resume")
+    build_learner(config)  # what cannot be built is refused before pictures are decoded
+    if resume:
+        check_resumable(output / CHECKPOINT, config)
     run = Run.resume(output) if resume else Run.create(output, config, force=force)
     pools = load_pools(config, place)
     left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
@@ -83,6 +87,7 @@ def train_and_test(
         },
     )
     result.save(run.results)
+    run.drop_metrics("novel")  # of an earlier test
     run.log(step=state.step, novel=result.metrics["novel"].mean, novel_ci95=result.metrics["novel"].ci95)
     return result
 
@@ -91,17 +96,29 @@ def load_pools(config: EpisodicRecipe, device: torch.device) -> dict[Part, Class
     """The pictures of base, validation and novel classes on the device."""
     data = config.data
     images = open_images(data, config.seed)
+    rows = {part: images.rows(part) for part in (Part.BASE_TRAIN, Part.VALIDATION, Part.NOVEL)}
+    for part, some in rows.items():
+        _check_classes(config, part, len(np.unique(images.labels[some])))
     pools = {}
-    for part in (Part.BASE_TRAIN, Part.VALIDATION, Part.NOVEL):
-        rows = images.rows(part)
-        if not len(rows):
-            raise DataError(
-                f"{data.path} has no {part.value} pictures; training on episodes takes base classes to learn"
-                " from, validation classes to choose by and novel classes to test on"
-            )
-        array = pixels(images.select(rows), data.size, cache_dir=data.cache_dir, skip_broken=data.skip_broken)
+    for part, some in rows.items():
+        array = pixels(images.select(some), data.size, cache_dir=data.cache_dir, skip_broken=data.skip_broken)
         known = np.unique(array.labels)
+        _check_classes(config, part, len(known))  # skip_broken may have left classes out
         labels = torch.from_numpy(np.searchsorted(known, array.labels)).to(device)
         names = tuple(array.class_names[label] for label in known)
         pools[part] = pool_of(array.tensor(device), labels, names)
     return pools
+
+
+def _check_classes(config: EpisodicRecipe, part: Part, found: int) -> None:
+    path, ways = config.data.path, config.measure.ways
+    if not found:
+        raise DataError(
+            f"{path} has no {part.value} pictures; training on episodes takes base classes to learn"
+            " from, validation classes to choose by and novel classes to test on"
+        )
+    if config.method in FIXED_WAYS and part is not Part.BASE_TRAIN and found < ways:
+        raise DataError(
+            f"{path} has {found} {part.value} classes, but {config.method} is made for {ways} (measure.ways);"
+            " lower episode.ways and measure.ways alike, or take another method"
+        )

@@ -24,6 +24,7 @@ from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.state import differences, rate_share
 from wdae.storage.checkpoint import (
+    Checkpoint,
     StateRecord,
     load_checkpoint,
     optimiser_tensors,
@@ -73,20 +74,31 @@ class State:
     def restore(self, path: Path, config: EpisodicRecipe) -> None:
         """Continue from a checkpoint of the same recipe."""
         saved = load_checkpoint(path)
-        state = saved.read(_State)
-        then, now = (one.model_dump(mode="json") for one in (state.recipe, config))
-        # The test may be another: training does not see it.
-        differing = [
-            key for key in differences(then, now) if key not in ("measure.episodes", "measure.batch")
-        ]
-        if differing:
-            raise RecipeError(f"{path} was written with another recipe; differing: {', '.join(differing)}")
+        state = _of_same_recipe(saved, config)
         restore_module(self.learner, saved.section("learner"), path)
         restore_optimiser(self.optimiser, saved.section("optimiser"))
         device = next(self.learner.parameters()).device
         self.kept = {name: tensor.to(device) for name, tensor in saved.section("kept").items()}
         self.step, self.best, self.best_step = state.step, state.best, state.best_step
         self.seconds = state.seconds
+
+
+def check_resumable(path: Path, config: EpisodicRecipe) -> None:
+    """Refuse a checkpoint of another recipe, before pictures are decoded."""
+    _of_same_recipe(load_checkpoint(path), config)
+
+
+def _of_same_recipe(saved: Checkpoint, config: EpisodicRecipe) -> _State:
+    state = saved.read(_State)
+    then, now = (one.model_dump(mode="json") for one in (state.recipe, config))
+    # The test may be another: training does not see it.
+    free = ("measure.episodes", "measure.batch")
+    if differing := [key for key in differences(then, now) if key not in free]:
+        raise RecipeError(
+            f"{saved.path} was written with another recipe; differing: {', '.join(differing)};"
+            " give the recipe that the run began with, or another folder (-o) without --resume"
+        )
+    return state
 
 
 class EpisodeBatches:

@@ -148,8 +148,8 @@ def log_odds(share: Tensor, n_base: int) -> Tensor:
     n_novel = share.shape[-1]
     if not n_novel or not n_base:
         return torch.zeros(share.shape, device=share.device)
-    share = share * min(1.0, n_novel / WAYS)
-    return (share / n_novel * n_base / (1 - share)).log().float()
+    part = min(1.0, n_novel / WAYS)  # logarithms are added up: products of tiny shares would be zero
+    return (share.log() + math.log(part / n_novel * n_base) - torch.log1p(-part * share)).float()
 
 
 def _as_text(values: Mapping[int, float]) -> dict[str, float]:

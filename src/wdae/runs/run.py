@@ -200,6 +200,10 @@ class Run:
         later = (i for i, row in enumerate(rows) if row.get("step") is not None and row["step"] > step)
         self._write_metrics(rows[: next(later, len(rows))])
 
+    def drop_metrics(self, name: str) -> None:
+        """Drop the lines that have a figure of this name: it was measured anew."""
+        self._write_metrics([row for row in self.metrics() if name not in row])
+
     def _write_metrics(self, rows: Sequence[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         write_bytes(self.path / METRICS, text.encode())

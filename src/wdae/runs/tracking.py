@@ -1,8 +1,9 @@
 """Metrics of runs in TensorBoard and MLflow too, as they are logged: ``wdae COMMAND --track tensorboard``.
 
 :meth:`wdae.runs.run.Run.log` hands each line on; ``metrics.jsonl`` stays what everything else reads. A
-tracker is made at a run's first line and is anything with a ``log(step, figures)`` and a ``close()``; another
-one is a function in ``TRACKERS``.
+tracker is made at a run's first line and is anything with a ``log(step, figures)`` and a ``close(ending)``;
+another one is a function in ``TRACKERS``. One that cannot be made for a command's first run ends the command;
+whatever fails later is a warning.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from wdae.errors import MissingExtraError, RunError, nearest
 from wdae.printing import warn
 
 Figures = Mapping[str, float]
+Ending = Literal["finished", "failed", "interrupted"]
 
 
 class Tracker(Protocol):
@@ -26,8 +28,8 @@ class Tracker(Protocol):
     def log(self, step: int, figures: Figures) -> None:
         """The figures of a step."""
 
-    def close(self) -> None:
-        """No more will come."""
+    def close(self, ending: Ending) -> None:
+        """No more will come; how the run ended."""
 
 
 class _TensorBoard:
@@ -45,7 +47,7 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, ending: Ending) -> None:
         self._writer.close()
 
 
@@ -64,6 +66,8 @@ class _MLflow:
         before = self._client.search_runs([experiment], same, max_results=1)
         own = before[0] if before else self._client.create_run(experiment, tags=tags, run_name=run.name)
         self._id = own.info.run_id
+        if before:
+            self._client.update_run(self._id, "RUNNING")
         params = [Param(key, str(value)[:500]) for key, value in keys.items()] if not before else []
         for first in range(0, len(params), 100):
             self._client.log_batch(self._id, params=params[first : first + 100])
@@ -75,8 +79,9 @@ class _MLflow:
         rows = [self._metric(name, value, now, step) for name, value in figures.items()]
         self._client.log_batch(self._id, metrics=rows)
 
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
+    def close(self, ending: Ending) -> None:
+        words = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+        self._client.set_terminated(self._id, words[ending])
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], str], Tracker]] = {
@@ -90,6 +95,16 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], str], Tracker]] = {
 class _Tracking:
     names: tuple[str, ...]
     open: dict[Path, list[Tracker]] = field(default_factory=dict)
+    last: Path | None = None  # the run that logged last
+
+    def close(self, ending: Ending) -> None:
+        """Close all; the run that logged last ended so, those before it had finished."""
+        for run, trackers in self.open.items():
+            for tracker in trackers:
+                try:
+                    tracker.close(ending if run == self.last else "finished")
+                except Exception as error:  # a server that is away must not spoil what is done
+                    warn(f"the tracking of {run} was not closed: {error}; metrics.jsonl has everything")
 
 
 _now: ContextVar[_Tracking | None] = ContextVar("tracking", default=None)
@@ -109,14 +124,18 @@ def tracking(names: Sequence[str]) -> Iterator[None]:
         if name not in TRACKERS:
             raise RunError(f"nothing to track with is called {name!r}{nearest(name, TRACKERS)}")
         _find(name)
-    token = _now.set(_Tracking(tuple(names)) if names else None)
+    held = _Tracking(tuple(names))
+    token = _now.set(held if names else None)
+    ending: Ending = "failed"
     try:
         yield
+        ending = "finished"
+    except KeyboardInterrupt:
+        ending = "interrupted"
+        raise
     finally:
-        held = _now.get()
         _now.reset(token)
-        for tracker in (one for opened in (held.open.values() if held else ()) for one in opened):
-            tracker.close()
+        held.close(ending)
 
 
 def track(run: Path, line: Mapping[str, Any], begin: Callable[[], tuple[Mapping[str, Any], str]]) -> None:
@@ -124,9 +143,9 @@ def track(run: Path, line: Mapping[str, Any], begin: Callable[[], tuple[Mapping[
     held, step = _now.get(), line.get("step")
     if held is None or not isinstance(step, int):
         return
+    held.last = run
     if run not in held.open:
-        keys, started = begin()
-        held.open[run] = [_made(name, run, keys, started) for name in held.names]
+        _open(held, run, *begin())
     figures = {
         key: float(value)
         for key, value in line.items()
@@ -140,11 +159,17 @@ def track(run: Path, line: Mapping[str, Any], begin: Callable[[], tuple[Mapping[
             warn(f"{run} is tracked no longer: {error}; metrics.jsonl has everything")
 
 
-def _made(name: str, run: Path, keys: Mapping[str, Any], started: str) -> Tracker:
-    try:
-        return TRACKERS[name](run, keys, started)
-    except Exception as error:  # of code and servers of others
-        raise RunError(f"--track {name} does not work here: {error}") from error
+def _open(held: _Tracking, run: Path, keys: Mapping[str, Any], started: str) -> None:
+    """Make a run's trackers; what fails ends the command at its first run, and is a warning at others."""
+    first = not held.open
+    made = held.open.setdefault(run, [])
+    for name in held.names:
+        try:
+            made.append(TRACKERS[name](run, keys, started))
+        except Exception as error:  # of code and servers of others
+            if first:
+                raise RunError(f"--track {name} does not work here: {error}") from error
+            warn(f"{run} is not tracked by {name}: {error}; metrics.jsonl has everything")
 
 
 def _find(name: str) -> None:

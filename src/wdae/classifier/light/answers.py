@@ -129,8 +129,10 @@ class Answers:
         n_added, n_base = len(chosen.prior), chosen.n_base
         prior = np.zeros(n_added, np.float32)
         if n_added and n_base:
-            share = expect * min(1.0, n_added / WAYS)
-            prior += np.float32(math.log(share / n_added * n_base / (1 - share)))
+            part = min(1.0, n_added / WAYS)  # logarithms are added up: products of tiny shares would be zero
+            prior += np.float32(
+                math.log(expect) + math.log(part / n_added * n_base) - math.log1p(-part * expect)
+            )
         return chosen._with_prior(prior)
 
     def _among(self, wanted: set[str]) -> Answers:
