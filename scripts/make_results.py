@@ -13,11 +13,10 @@ and title where it is a second one of a benchmark, in ``seeds`` with another see
 were run later, on the same features and episodes; ``collect`` reads result files of single runs with
 per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
-``demo`` puts what
-``wdae demo`` has printed into the README. ``write`` turns those, the records of stage 1
+``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those, the records of stage 1
 (``stage1_results.py``) and those of the benchmarks into the page, with plots drawn from the records, and puts
-the main rows into the README; ``docs/earlier.md`` from ``results/earlier``, records of commits that cannot
-be checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md``
+the main rows and the demo's table into the README; ``docs/earlier.md`` from ``results/earlier``, records of
+commits that cannot be checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md``
 beside a record is put before its tables (after them, in ``tries``): words, no figures. No figure on the page
 is typed by hand.
 """
@@ -34,7 +33,7 @@ from typing import Any
 
 import conv4_results
 import stage1_results
-from result_records import BASELINE, adopt, collect, extend, of_commit
+from result_records import BASELINE, adopt, collect, extend, of_commit, refuse_unclean
 
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET, REPORTED
@@ -49,7 +48,7 @@ from wdae.reproduce.render import markdown
 from wdae.reproduce.seeds import seeds_table, spread
 from wdae.runs.run import Run
 from wdae.storage.files import write_text
-from wdae.storage.records import read_json
+from wdae.storage.records import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
 RESULTS, BENCHMARKS, PAGE = ROOT / "results", ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
@@ -425,11 +424,26 @@ def put_headlines(records: list[dict[str, Any]]) -> None:
     _put("\n".join([*table, "", *filter(None, words)]), MARKS)
 
 
-def put_demo(run: Path) -> Path:
-    """Put what a run of the demo has printed into the README."""
-    table = ResultTable.load(Run.open(run).path / "results")
-    _put(f"```\n{shown(table.accuracies(), table.differences(BASELINE))}\n```", DEMO)
-    return README
+def keep_demo(path: Path) -> Path:
+    """Keep what a run of the demo has printed."""
+    run = Run.open(path)
+    environment = run.environment()
+    refuse_unclean(path, environment)
+    table = ResultTable.load(run.path / "results")
+    text = shown(table.accuracies(), table.differences(BASELINE))
+    out = RESULTS / "demo" / "demo.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    kept = ("wdae", "commit", "torch", "cpu", "cores", "command")
+    write_json(out, {"text": text.splitlines(), "environment": {key: environment.get(key) for key in kept}})
+    return out
+
+
+def put_demo() -> None:
+    """Put it into the README."""
+    path = RESULTS / "demo" / "demo.json"
+    if path.exists():
+        text = "\n".join(read_json(path)["text"])
+        _put(f"```\n{text}\n```", DEMO)
 
 
 def _put(text: str, marks: tuple[str, str]) -> None:
@@ -460,6 +474,7 @@ def write() -> Path:
         [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
     )
     put_headlines(reproductions)
+    put_demo()
     out += stage1_results.section(RESULTS / "stage1", IMAGES / "stage1-curves.png")
     out += conv4_results.section(RESULTS / "conv4")
     out += sections(RESULTS)
@@ -542,7 +557,7 @@ def main(words: list[str]) -> None:
     elif words[:1] == ["extend"] and len(words) == 3:
         print(extend(RESULTS, words[1], Path(words[2])))
     elif words[:1] == ["demo"] and len(words) == 2:
-        print(put_demo(Path(words[1])))
+        print(keep_demo(Path(words[1])))
     elif words == ["write"]:
         print(write())
     else:

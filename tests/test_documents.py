@@ -115,7 +115,13 @@ def test_the_demos_table_is_put_by_its_generator(make_results: ModuleType, tmp_p
     run = Run.create(tmp_path / "demo", MetaRecipe())
     for method in ("initial-estimate", "wdae-gnn"):
         Result.of(scores, method=method, **facts).save(run.results)
+    make_results.RESULTS = tmp_path / "kept"
+    _from_commit(run.path, "a1b2c3+")
+    with pytest.raises(SystemExit, match="with changes"):
+        make_results.main(["demo", str(run.path)])
+    _from_commit(run.path, "a1b2c3")
     make_results.main(["demo", str(run.path)])
+    make_results.put_demo()
     block = make_results.README.read_text().partition(make_results.DEMO[0])[2]
     assert "60.00" in block and "Gain over initial-estimate" in block
     assert block.splitlines()[3].split() == ["method", "shots", *scores]
