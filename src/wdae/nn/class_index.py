@@ -60,24 +60,26 @@ class ClassIndex:
         N = len(weights)
         built = round(WIDTH * max(1.0, N / _MANY) ** 0.5)
         index = _empty(weights.shape[1], built)
-        drawn = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randperm(N, generator=generator)
         order = _near_together(weights, drawn[:_PIVOTS])
         early = torch.zeros(N, dtype=torch.bool)
         early[drawn[: N // _MIXED]] = True  # sorted ones alone would make an index of islands
         for rows in torch.cat([drawn[: N // _MIXED], order[~early[order]]]).split(_ROWS):
             index.add(rows.numpy().astype(np.uint64), weights[rows].numpy(), threads=_threads())
-        drawn, J = drawn[:_SAMPLE], min(n_neighbours, N - 1)
-        true = torch.cat([_others(weights, some, J) for some in drawn.split(64)])
+        # Drawn anew: those that came into the index first are found more easily than others.
+        sample, J = torch.randperm(N, generator=generator)[:_SAMPLE], min(n_neighbours, N - 1)
+        true = torch.cat([_others(weights, some, J) for some in sample.split(64)])
         made = cls(weights, index, order=order)
 
         def recall_at(width: int) -> float:
             index.expansion_search = width
-            near = made.nearest(weights[drawn], J + 1)[0]  # itself among them
+            near = made.nearest(weights[sample], J + 1)[0]  # itself among them
             return float((true.unsqueeze(2) == near.unsqueeze(1)).any(2).double().mean())
 
         recall, width = search_width(recall_at, max(WIDTH // 2, int(_SPARE * (J + 1))))
         index.expansion_search = width
-        made = replace(made, facts=_facts(built, width, recall, len(drawn), n_neighbours))
+        made = replace(made, facts=_facts(built, width, recall, len(sample), n_neighbours))
         if recall < RECALL:
             warn(
                 f"the index finds {100 * recall:.1f} % of the nearest classes, not {100 * RECALL:.0f}: they"
