@@ -6,7 +6,7 @@
     python benchmarks/serve.py teach              # five classes of five pictures each
     python benchmarks/serve.py large              # a model with 1,000 classes and 20,000 examples
     python benchmarks/serve.py memory --count 100000
-    python benchmarks/serve.py restart            # two servers, restarted in turn under load
+    python benchmarks/serve.py restart            # two servers behind nginx, restarted in turn under load
     python benchmarks/serve.py same --data DIR    # MiniImageNet through the service and the library
     python benchmarks/serve.py page --data DIR    # the same, taught on the page in Chromium
     python benchmarks/serve.py open               # how soon the page can be used, and a class is known
@@ -42,6 +42,10 @@ from PIL import Image
 
 import wdae
 from common import keep
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+from nginx_server import behind_nginx  # type: ignore[import-not-found]
+from postgres_server import free_port  # type: ignore[import-not-found]
 
 BARE = """
 import sys, uvicorn, torch, io
@@ -101,11 +105,9 @@ def picture(seed: int) -> bytes:
 
 
 @contextmanager
-def server(code: str, *words: object) -> Iterator[tuple[int, int]]:
+def server(code: str, *words: object, port: int | None = None) -> Iterator[tuple[int, int]]:
     """A server of its own: its port and its process."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = int(one.getsockname()[1])
+    port = port or free_port()
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(port), *map(str, words)],
@@ -595,51 +597,44 @@ def same(data: Path, seed: int = 0, *, page: bool = False) -> dict[str, Any]:
     }
 
 
-async def through_restarts(ports: list[int], path: str, stop: asyncio.Event) -> tuple[int, int]:
-    """Eight clients that go to the next server where one takes no connection, as a proxy does."""
+async def through_restarts(port: int, path: str, stop: asyncio.Event) -> tuple[int, int]:
+    """Eight clients that ask until they are stopped: requests answered, and failed."""
     sent, done, failed = request(path, picture(0)), 0, 0
 
-    async def client(number: int) -> None:
+    async def client() -> None:
         nonlocal done, failed
-        turn = number
         while not stop.is_set():
-            for attempt in range(2):
-                turn += 1
-                try:
-                    mine = await Connection.open(ports[turn % 2])
-                except OSError:
-                    failed += attempt
-                    continue
-                try:
-                    await mine.ask(sent)
-                    done += 1
-                except (OSError, RuntimeError, asyncio.IncompleteReadError):
-                    failed += 1
+            try:
+                mine = await Connection.open(port)
+                await mine.ask(sent)
+                done += 1
                 mine.writer.close()
-                break
+            except (OSError, RuntimeError, asyncio.IncompleteReadError):
+                failed += 1
 
-    await asyncio.gather(*(client(i) for i in range(8)))
+    await asyncio.gather(*(client() for _ in range(8)))
     return done, failed
 
 
 def restart(rounds: int) -> dict[str, Any]:
-    """Two servers on one database, stopped and started in turn while clients ask: how many requests fail?"""
+    """Two servers on one database behind nginx, restarted in turn under load: how many requests fail?"""
     import threading
     from contextlib import ExitStack
 
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        running, ports = [ExitStack(), ExitStack()], [0, 0]
-        for i, one in enumerate(running):
-            stack.enter_context(one)
-            ports[i] = one.enter_context(server(SERVICE, Path(place) / "data"))[0]
+        data, ports = Path(place) / "data", [free_port(), free_port()]
+        running = [stack.enter_context(ExitStack()) for _ in ports]
+        for one, port in zip(running, ports, strict=True):
+            one.enter_context(server(SERVICE, data, port=port))
+        proxy = int(stack.enter_context(behind_nginx(Path(place) / "nginx", ports)).rsplit(":", 1)[1])
         stop, loop, found = asyncio.Event(), asyncio.new_event_loop(), list[tuple[int, int]]()
-        asking = through_restarts(ports, model_path(ports[0]), stop)
+        asking = through_restarts(proxy, model_path(proxy), stop)
         thread = threading.Thread(target=lambda: found.append(loop.run_until_complete(asking)))
         thread.start()
         for turn in range(2 * rounds):
             time.sleep(2)
             running[turn % 2].close()  # SIGTERM: what it has taken is answered first
-            ports[turn % 2] = running[turn % 2].enter_context(server(SERVICE, Path(place) / "data"))[0]
+            running[turn % 2].enter_context(server(SERVICE, data, port=ports[turn % 2]))
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
     return {"restarts": 2 * rounds, "answered": found[0][0], "failed": found[0][1]}
