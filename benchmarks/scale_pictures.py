@@ -33,8 +33,9 @@ import psutil  # type: ignore[import-untyped]
 
 from common import RESULTS, Pieces
 from wdae.bank import FeatureBank
+from wdae.classifier.picture_backbone import BACKBONE
 from wdae.data.decode import SUFFIXES
-from wdae.stage1.model_file import save_model
+from wdae.stage1.model_file import load_model, save_model
 from wdae.stage1.recognition_model import build_recognition_model
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "WDAE_PROGRESS": "off", "RAY_AUTH_MODE": "disabled"}
@@ -166,13 +167,19 @@ class Bench:
     def __init__(self, pictures: Path, place: Path, backbone: str, chunk: int) -> None:
         self.files = sorted(str(p) for p in pictures.absolute().rglob("*") if p.suffix.lower() in SUFFIXES)
         self.place, self.backbone, self.chunk = place, backbone, chunk
-        for name, side in (("small", 16), ("conv4", 84)):
-            options = {"image_size": side}
-            card: dict[str, Any] = {"backbone": "conv4-64", "backbone_options": options}
-            card |= {"image_size": side, "recipe": {}, "figures": {}, "class_names": CLASSES}
-            card |= {"mean": [0.5] * 3, "std": [0.2] * 3}
-            made = build_recognition_model("conv4-64", options, len(CLASSES), seed=3)
-            save_model(place / name, made, card)
+        shipped = load_model(BACKBONE)
+        of_conv4: dict[str, Any] = {"backbone": "conv4-64", "mean": [0.5] * 3, "std": [0.2] * 3}
+        networks: dict[str, dict[str, Any]] = {
+            name: of_conv4 | {"backbone_options": {"image_size": side}, "image_size": side}
+            for name, side in (("small", 16), ("conv4", 84))
+        }
+        networks["shipped"] = dict(shipped.card)
+        for name, facts in networks.items():
+            made = build_recognition_model(facts["backbone"], facts["backbone_options"], len(CLASSES), seed=3)
+            if name == "shipped":
+                made.backbone.load_state_dict(shipped.network.backbone.state_dict())
+            card = {key: value for key, value in facts.items() if key not in ("class_ids", "started_from")}
+            save_model(place / name, made, card | {"recipe": {}, "figures": {}, "class_names": CLASSES})
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -213,7 +220,8 @@ class Bench:
         return FeatureBank.open(self.place / out).digest
 
     def overhead(self, count: int) -> dict[str, Any]:
-        backbone = str(self.place / "conv4") if self.backbone == "conv4" else self.backbone
+        own = self.place / self.backbone
+        backbone = str(own) if own.is_dir() else self.backbone
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         shards_s = self.by_shards(count, "shards", backbone)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -292,7 +300,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000, help="pictures of an extraction that is killed")
     parser.add_argument("--pause", type=float, nargs=2, default=[2.0, 8.0], help="seconds between kills")
     parser.add_argument("--seed", type=int, default=0, help="draws who is killed and when")
-    parser.add_argument("--backbone", default="conv4")
+    parser.add_argument("--backbone", default="shipped", help="shipped, conv4, or what wdae extract takes")
     parser.add_argument("--chunk", type=int, default=512)
     parser.add_argument("--out", type=Path, default=RESULTS / "scale")
     args = parser.parse_args()

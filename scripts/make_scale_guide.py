@@ -73,7 +73,7 @@ def indexed(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(made, key=lambda record: -max((row["classes"] for row in record["rows"]), default=0))
 
 
-NETWORKS = {"conv4": "a network of four layers at 84 px"}
+NETWORKS = {"conv4": "a network of four layers at 84 px", "shipped": "the ResNet-12 that ships"}
 LYING = {
     "nested": "in groups of ten, ten of which are a group, and so on",
     "clusters": "in clusters of a hundred with nothing between them",
