@@ -82,6 +82,7 @@ class FeatureLearner(EpisodicLearner):
         return self.head.loss(scores, labels)
 
 
+_SMALLEST_MAP = 10  # two convolutions of 3 × 3 without a border, each before pooling by 2, leave 1 × 1
 _MAML_BLOCK = [nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.ReLU]
 
 
@@ -214,6 +215,3 @@ def _check_map(backbone: Backbone, channels: int) -> None:
             f" this backbone has {shape}; give backbone conv4-64 with backbone_options.pooled_blocks 2, and"
             " pictures of at least 40 px (data.size, backbone_options.image_size)"
         )
-
-
-_SMALLEST_MAP = 10  # two convolutions of 3 × 3 without a border, each before pooling by 2, leave 1 × 1
