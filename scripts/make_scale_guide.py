@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from result_records import of_commit
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guides" / "scale.md"
 RECORDS = ROOT / "benchmarks" / "results" / "scale"
@@ -25,8 +27,7 @@ def records() -> dict[str, dict[str, Any]]:
 def where(record: dict[str, Any]) -> str:
     made = record["environment"]
     machine = made.get("gpu") or f"{made['cpu']}, {record.get('cores') or made['cores']} cores"
-    changed = "; from a commit with changes of its own" if (made.get("commit") or "+").endswith("+") else ""
-    return f"{machine}; torch {made['torch']}{changed}"
+    return f"{machine}; torch {made['torch']}; {of_commit(made)}"
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
