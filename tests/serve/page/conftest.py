@@ -90,6 +90,7 @@ class Shown:
 
     def drag_in(self, *paths: Path, onto: str = '[aria-label^="Drop pictures"]') -> None:
         """Files and folders of this machine, dragged in by the browser itself."""
+        self.page.locator('[aria-label^="Drop pictures"]').first.wait_for()  # the model is there
         target = self.page.locator(onto).first
         while (box := target.bounding_box()) is None:  # the view is being drawn anew
             self.page.wait_for_timeout(50)
@@ -98,6 +99,7 @@ class Shown:
         place = {"x": box["x"] + 12, "y": box["y"] + 12, "data": data}
         for step in ("dragEnter", "dragOver", "drop"):
             client.send("Input.dispatchDragEvent", {"type": step, **place})
+            self.page.wait_for_timeout(100)  # a hand takes longer: what is let go too soon is not taken
         client.detach()
 
     def paste(self, file: Path) -> None:
