@@ -124,6 +124,7 @@ made of ImageNet pictures, whose terms allow research use; none of them is inclu
 CANDIDATES = {
     "wdae-gnn+, any number of shots": "mini-imagenet/wdae-gnn-plus-any-shots",
     "wdae-gnn+": "mini-imagenet/wdae-gnn-plus",
+    "wdae-gnn+, not whitened": "mini-imagenet/wdae-gnn-plus-no-shrink",
     "wdae-gnn": "mini-imagenet/wdae-gnn",
     "balanced initial estimate": None,
 }

@@ -85,6 +85,12 @@ def extend(results: Path, name: str, run: Path) -> Path:
         ours["pairs"] += _new_pairs(ours, table)
     added = {row for _, row in seconds}
     record["seconds"] += sum(seconds.values())
+    known_methods = {(entry["role"], entry["row"]) for entry in record.setdefault("methods", [])}
+    record["methods"] += [
+        entry
+        for entry in more.get("methods", ())
+        if (entry["role"], entry["row"]) in {*seconds} - known_methods
+    ]
     record["not_run"] = [entry for entry in record["not_run"] if entry["row"] not in added]
     write_json(path, record)
     return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,10 +40,11 @@ COMPILING = 60.0  # seconds of a training in which it compiles, validates and wr
 
 
 class _Made(Record):
-    """What a bank was made from, and how long that took."""
+    """What a bank was made from, by which trainings, and how long that took."""
 
     made_from: Info
     seconds: dict[str, float]
+    trainings: tuple[Info, ...] = ()
 
 
 class _Stage1Data(Record):
@@ -84,12 +85,15 @@ class RoleBank:
     Args:
         origin: given as a bank, extracted with a given model, or trained here.
         seconds: what making it took: ``stage1``, ``extraction``.
+        trainings: of the networks that were trained here: recipe, seconds, digests of the weights, of those
+            it began with and of those that taught it.
     """
 
     bank: FeatureBank
     digest: str
     origin: str
     seconds: dict[str, float] = field(default_factory=dict)
+    trainings: Sequence[Mapping[str, Any]] = ()
 
     def describe(self) -> dict[str, Any]:
         """For the results file: provenance without paths."""
@@ -109,6 +113,7 @@ class RoleBank:
             "dim": self.bank.dim,
             "digest": self.digest,
             "seconds": self.seconds,
+            "trainings": list(self.trainings),
         }
 
 
@@ -174,19 +179,17 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
     origin = "extracted with a given model" if model is not None else "stage 1 and extraction, here"
     made_from = _made_from(benchmark, recipe, role, model)
     if not folder.exists():
-        seconds: dict[str, float] = {}
-        if model is None and by_chain(benchmark, recipe):
-            seconds["stage1"] = 0.0
-            for training in benchmark.chain:
-                model, took = _stage1(run, benchmark, recipe, role, training)
-                seconds["stage1"] += took
-        elif model is None:
-            model, seconds["stage1"] = _stage1(run, benchmark, recipe, role)
+        trainings: list[dict[str, Any]] = []
+        if model is None:
+            for training in benchmark.chain if by_chain(benchmark, recipe) else (None,):
+                model, facts = _stage1(run, benchmark, recipe, role, training)
+                trainings.append(facts)
         assert model is not None
+        seconds = {"stage1": sum(facts["seconds"] for facts in trainings)} if trainings else {}
         began = time.perf_counter()
         _extract(benchmark, recipe, model, folder, _views(benchmark, recipe, given_model))
         seconds["extraction"] = time.perf_counter() - began
-        write_json(notes, {"made_from": made_from, "seconds": seconds})
+        write_json(notes, {"made_from": made_from, "seconds": seconds, "trainings": trainings})
     made = read_record(_Made, notes) if notes.is_file() else _Made(made_from=made_from, seconds={})
     if made.made_from != made_from:
         raise RunError(
@@ -195,19 +198,16 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
         )
     bank = FeatureBank.open(folder)
     _check(bank, role, str(folder))
-    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.seconds)
+    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.seconds, made.trainings)
 
 
 def _made_from(
     benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, model: Path | None
 ) -> dict[str, Any]:
     """What a role's features depend on beside the pictures."""
-    flip_average, sizes, crops = _views(benchmark, recipe, model)
-    kept: dict[str, Any] = {"flip_average": flip_average, "reading": recipe.reading}
-    if sizes:
-        kept["sizes"] = list(sizes)
-    if crops:
-        kept["crops"] = crops
+    views = _views(benchmark, recipe, model)
+    kept: dict[str, Any] = {"flip_average": views.pop("flip_average"), "reading": recipe.reading}
+    kept |= {key: list(v) if isinstance(v, tuple) else v for key, v in views.items() if v}
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
     if by_chain(benchmark, recipe):
@@ -224,14 +224,15 @@ def _kept(config: Stage1Config) -> dict[str, Any]:
     return kept
 
 
-def _views(
-    benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None
-) -> tuple[bool, tuple[int, ...], int]:
-    """Which views features are means over: as given, or those of the chain."""
+def _views(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None) -> dict[str, Any]:
+    """Keys of the extraction: which views features are means over, as given, or those of the chain."""
     given = (recipe.flip_average, recipe.sizes, recipe.crops)
-    if model is not None or any(given) or not by_chain(benchmark, recipe):
-        return given
-    return True, benchmark.chain_sizes, benchmark.chain_crops
+    keys: dict[str, Any] = dict(zip(("flip_average", "sizes", "crops"), given, strict=True))
+    if model is None and not any(given) and by_chain(benchmark, recipe):
+        keys = {"flip_average": True, "sizes": benchmark.chain_sizes, "crops": benchmark.chain_crops}
+        keys |= {"crop_area": benchmark.chain_crop_area} if benchmark.chain_crop_area else {}
+        keys |= {"dtype": "int8"}
+    return keys
 
 
 def stage1_config(
@@ -276,8 +277,12 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
 
 def _stage1(
     run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, training: Training | None = None
-) -> tuple[Path, float]:
-    """Train a role's model, go on with it, or take the one an earlier call has finished."""
+) -> tuple[Path, dict[str, Any]]:
+    """Train a role's model, go on with it, or take the one an earlier call has finished.
+
+    Returns:
+        The model's folder, and what the record keeps of the training.
+    """
     place = run.path / "stage1" / (role if training is None else f"{role}-chain")
     config = stage1_config(benchmark, recipe, role, training, place)
     folder = place if training is None else place / training.name
@@ -290,17 +295,37 @@ def _stage1(
                 f"with, another folder with -o, or remove {folder} to train it again"
             )
     before = read_number(clock)
-    if (folder / MODEL).is_dir():
-        return folder / MODEL, before
-    began = time.perf_counter()
-    resume = (folder / LAST).is_file()
-    try:
-        run_pretraining(config, folder, device=_device(recipe), resume=resume, force=not resume)
-    finally:
-        before += time.perf_counter() - began
-        if clock.parent.is_dir():
-            write_json(clock, before)
-    return folder / MODEL, before
+    if not (folder / MODEL).is_dir():
+        began = time.perf_counter()
+        resume = (folder / LAST).is_file()
+        try:
+            run_pretraining(config, folder, device=_device(recipe), resume=resume, force=not resume)
+        finally:
+            before += time.perf_counter() - began
+            if clock.parent.is_dir():
+                write_json(clock, before)
+    return folder / MODEL, _facts(config, training, folder, before)
+
+
+def _facts(config: Stage1Config, training: Training | None, folder: Path, seconds: float) -> dict[str, Any]:
+    """What the record keeps of a training: its recipe as resolved, its time, and which weights met in it."""
+    recipe = config.model_dump(
+        mode="json", exclude={"start": True, "data": {"path"}, "distillation": {"teachers"}}
+    )
+    environment = Run(folder).environment()
+    facts: dict[str, Any] = {
+        "name": "stage1" if training is None else training.name,
+        "recipe": recipe,
+        "seconds": seconds,
+        "environment": {key: environment.get(key) for key in ("commit", "torch", "cpu", "gpu")},
+        "weights": sha256(folder / MODEL / WEIGHTS),
+    }
+    if config.start is not None:
+        facts["start"] = sha256(config.start / WEIGHTS)
+    if config.distillation is not None:
+        facts["teachers"] = [sha256(teacher / WEIGHTS) for teacher in config.distillation.teachers]
+    last: dict[str, Any] = next((line for line in reversed(Run(folder).metrics()) if "kept" in line), {})
+    return facts | last
 
 
 def _extract(
@@ -308,7 +333,7 @@ def _extract(
     recipe: ReproduceRecipe,
     model: Path,
     folder: Path,
-    views: tuple[bool, tuple[int, ...], int],
+    views: Mapping[str, Any],
 ) -> None:
     if recipe.data is None:
         raise DataError("features are extracted from pictures; give --data")
@@ -317,9 +342,7 @@ def _extract(
         data=recipe.data,
         layout=benchmark.name,
         backbone=str(model),
-        flip_average=views[0],
-        sizes=views[1],
-        crops=views[2],
+        **views,
         allow_missing=recipe.allow_missing,
         stream=streamed,
     )

@@ -19,6 +19,8 @@ from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
 from wdae.methods import WDAE, Method, is_learned, make
 from wdae.methods.saved import load_method
+from wdae.nn.space import powered
+from wdae.parts import Part
 from wdae.reproduce.benchmarks import REFERENCE, Role, Row
 from wdae.reproduce.details import Details, measure_details
 from wdae.reproduce.plan import RowPlan
@@ -28,7 +30,8 @@ from wdae.runtime.device import pick_device, pick_dtype
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.run import CHECKPOINT, MODEL, train_method
 from wdae.stage2.state import identity
-from wdae.storage.records import Count, Record, Text, read_json, read_number, read_record, write_json
+from wdae.storage.files import sha256
+from wdae.storage.records import Count, Info, Record, Text, read_json, read_number, read_record, write_json
 
 # Settings are written first, the record last: a row that has one is finished.
 SETTINGS, RECORD, CLOCK = "settings.json", "row.json", "clock.json"
@@ -67,6 +70,8 @@ class _RowRecord(Record):
     balanced: bool = False
     steps: dict[int, float] | None = None
     trained_as: Text | None = None
+    found: Info | None = None
+    weights: Text | None = None
 
 
 def run_row(folder: Path, plan: RowPlan, bank: FeatureBank, twin: Measured | None = None) -> Measured:
@@ -94,6 +99,8 @@ def run_row(folder: Path, plan: RowPlan, bank: FeatureBank, twin: Measured | Non
             "step_origin": plan.step_origin if isinstance(method, WDAE) else None,
             "balanced": getattr(method, "balance", None) is not None,
             "steps": {str(k): v for k, v in method.steps.items()} if isinstance(method, WDAE) else None,
+            "found": _found(method, bank),
+            **({"weights": sha256(folder / MODEL)} if (folder / MODEL).is_file() else {}),
             **({} if twin is None else {"trained_as": twin.row.name}),
         }
         write_json(folder / RECORD, record)
@@ -184,6 +191,16 @@ def _measure(folder: Path, plan: RowPlan, method: Method, bank: FeatureBank, dev
                 seed=plan.seed,
                 device=device,
             ).save(_details_file(folder, n_shot))
+
+
+def _found(method: Method, bank: FeatureBank) -> dict[str, Any]:
+    """What was chosen or fitted beside the weights: ε, slopes and offsets, and the space."""
+    found = method.describe()
+    space = method.space if isinstance(method, WDAE) else None
+    if space is not None:
+        mean = powered(bank.select(Part.BASE_TRAIN).features, space.power).mean(0)
+        found["centre"] = round(float(space.centre.norm().cpu() / mean.norm()), 4)
+    return found
 
 
 def _details_file(folder: Path, n_shot: int) -> Path:

@@ -224,11 +224,23 @@ class _Job:
             "changes": {"stage1": list(recipe.stage1), "stage2": list(recipe.stage2)},
             "environment": {key: environment.get(key) for key in kept},
             "banks": {role: bank.describe() for role, bank in self.banks.items()},
+            "methods": [self._method(role, measured) for (role, _), measured in self.finished.items()],
             "tables": [
                 table_record(benchmark, table, role, self.finished, shots, episodes)
                 for table, role in self.placed.items()
                 if self._says_more(table, role)
             ],
+        }
+
+    def _method(self, role: Role, measured: Measured) -> dict[str, Any]:
+        """What a row's method is: its recipe, what was chosen and fitted, a digest of its weights."""
+        recipe = self._plan(role, measured.row).recipe
+        return {
+            "row": measured.row.name,
+            "role": role,
+            "recipe": None if recipe is None else recipe.model_dump(mode="json"),
+            "found": measured.record.get("found"),
+            "weights": measured.record.get("weights"),
         }
 
 
