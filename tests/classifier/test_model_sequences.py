@@ -62,9 +62,10 @@ def machine(base: BaseKnowledge) -> type[RuleBasedStateMachine]:
                     self.model.add({name: examples[rows]})
                 return
             self.model.add({name: examples[rows]}, update=update)
-            state = {key: list(value) for key, value in self.oracle.state.items()}
-            state.setdefault(name, []).extend(rows)
-            self.oracle.go(state)
+            known = self.oracle.state.get(name, [])
+            new = [row for row in dict.fromkeys(rows) if row not in known]  # an example counts once
+            if new:  # nothing new is no change, and there is nothing to undo
+                self.oracle.go({**self.oracle.state, name: known + new})
 
         @rule(name=NAMES)
         def remove(self, name: str) -> None:
