@@ -95,15 +95,14 @@ def test_a_table_says_what_its_features_are(
     assert words in note
 
 
-def test_the_cost_that_is_said_first_follows_from_records_of_the_same_trainings() -> None:
-    """The chain has 75 minutes on one H200; rates are those of the records that have one."""
+def test_the_cost_that_is_said_first_follows_from_the_record_of_the_same_network() -> None:
+    """From pictures to tables there are 75 minutes on one H200."""
+    network = MINI_IMAGENET.network
+    assert network is not None
     records = Path(__file__).parents[2] / "results" / "stage1"
-    for training in MINI_IMAGENET.chain:
-        record = json.loads((records / f"{training.recipe.removeprefix('stage1-')}.json").read_text())
-        if record["images_per_s"] is not None:
-            assert training.images_per_second == pytest.approx(record["images_per_s"], rel=0.01)
+    record = json.loads((records / f"{network.recipe.removeprefix('stage1-')}.json").read_text())
+    assert network.images_per_second == pytest.approx(record["images_per_s"], rel=0.01)
     said = expected_cost(MINI_IMAGENET, ReproduceRecipe(data=Path("DIR")))
     assert said is not None
-    minutes = int(said.split("about ")[1].split(" minutes")[0])
-    assert 10 < minutes < 75
+    assert 5 < int(said.split("about ")[1].split(" minutes")[0]) < 75
     assert expected_cost(MINI_IMAGENET, ReproduceRecipe(data=Path("DIR"), quick=True)) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,10 @@ def test_mini_imagenet_trains_a_model_for_each_table(
     assert "made with other settings" in capsys.readouterr().err
 
 
-def test_the_chain_of_mini_imagenet_trains_one_network_for_all_tables(
+def test_mini_imagenet_trains_one_network_for_all_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A network, a second that begins as it and is taught by it, features of several views."""
+    """As by default: one training, features of several views, and nothing is trained twice."""
     data, run = made_trees.mini_imagenet(tmp_path / "data"), tmp_path / "run"
     words = ["reproduce", "mini-imagenet", "--data", data, "-o", run, "--curve-shots", 1, 5, *SMALL]
     small = ["mixup=null", "augment.size=16", "checkpoint_every=1"]
@@ -83,25 +84,26 @@ def test_the_chain_of_mini_imagenet_trains_one_network_for_all_tables(
     words += ["--sizes", 16, "--crops", 2, "--rows", "wdae-mlp,wdae-mlp-trainval,wdae-gnn-paper"]
     assert wdae(*words) == 0
     said = capsys.readouterr()
-    assert "2 trainings one after the other (first 2 epochs, taught 2 epochs" in said.out + said.err
-    chain = run / "stage1" / "held-out-chain"
-    assert {p.name for p in chain.iterdir() if p.is_dir()} == {"first", "taught"}
-    taught = (chain / "taught" / "recipe.yaml").read_text()
-    assert f"start: {chain}/first/model" in taught and taught.count(f"{chain}/first/model") == 2
+    assert "one training of 2 epochs" in said.out + said.err
+    assert [p.name for p in (run / "stage1").iterdir() if p.is_dir()] == ["held-out"]
     record = record_of(run)
     assert record["banks"].keys() == {"held-out"}  # one network, as in the paper
     assert {(t["number"], t["role"]) for t in record["tables"]} == {(2, "held-out"), (3, "held-out")}
-    assert record["banks"]["held-out"]["crops"] == [2]
+    bank = record["banks"]["held-out"]
+    assert bank["crops"] == [2]
+    weights = run / "stage1" / "held-out" / "model" / "model.safetensors"
+    assert bank["training"]["weights"] == sha256(weights.read_bytes()).hexdigest()
     why = {entry["row"]: entry["why"] for entry in record["not_run"]}
     assert "--quick" in why["wdae-mlp-trainval"]
-    # Interrupted after the first: the others are trained, the first is not trained again.
-    before = (chain / "first" / "metrics.jsonl").stat().st_mtime_ns
-    for gone in (chain / "taught", run / "banks", run / "rows"):
+    # Interrupted while features were taken: the network is not trained again.
+    metrics = run / "stage1" / "held-out" / "metrics.jsonl"
+    before = metrics.stat().st_mtime_ns
+    for gone in (run / "banks", run / "rows"):
         shutil.rmtree(gone)
     named = ["--data", data, "--stage1", *STAGE1, *small]
     assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, *named) == 0
-    assert (chain / "first" / "metrics.jsonl").stat().st_mtime_ns == before
-    assert (chain / "taught" / "model").is_dir()
+    assert metrics.stat().st_mtime_ns == before
+    assert record_of(run)["banks"]["held-out"]["training"] == bank["training"]
 
 
 def test_tiered_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,24 +62,20 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Training:
-    """One training of a chain of stage 1.
+class Network:
+    """The network of our best features: it holds base images out, and serves all tables.
 
     Args:
-        name: of its folder.
-        recipe: its file's name.
-        seed: added to that of the run.
-        start: the training that it begins with the weights of.
-        teachers: those that teach it.
-        images_per_second: through the network on one H200, turned copies included, as was measured.
+        recipe: of its training, by the file's name.
+        images_per_second: in training on one H200, turned copies included, as was measured.
+        sizes, crops, crop_area: the views of a picture that its features are means over.
     """
 
-    name: str
     recipe: str
-    seed: int = 0
-    start: str | None = None
-    teachers: tuple[str, ...] = ()
-    images_per_second: int = 10_000
+    images_per_second: int
+    sizes: tuple[int, ...]
+    crops: int
+    crop_area: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -96,9 +92,7 @@ class Benchmark:
         tables: what to print.
         top5: whether the paper's figures are top-5.
         half_of_base: whether the split names the base classes whose images are test queries.
-        chain: the trainings of stage 1 that give our best features, of one network that holds base images
-            out; without, or with --quick, one training of ``stage1`` for each role.
-        chain_sizes, chain_crops, chain_crop_area: the views of a picture that its features are means over.
+        network: what pictures train; without, or with --quick, one training of ``stage1`` for each role.
         split_held_out: whether ε and balance are fitted on one half of the held-out base images and the other
             half are the test queries; else all of them are both, or nothing is fitted on them.
     """
@@ -114,10 +108,7 @@ class Benchmark:
     rivals: tuple[Row, ...] = ()
     top5: bool = False
     half_of_base: bool = False
-    chain: tuple[Training, ...] = ()
-    chain_sizes: tuple[int, ...] = ()
-    chain_crops: int = 0
-    chain_crop_area: tuple[float, float] | None = None
+    network: Network | None = None
     split_held_out: bool = False
 
 
@@ -260,13 +251,9 @@ MINI_IMAGENET = Benchmark(
         ),
     ),
     rivals=_MINI_RIVALS,
-    chain=(
-        Training("first", "stage1-resnet12-bdc", images_per_second=14_800),
-        Training("taught", "stage1-resnet12-bdc-taught", start="first", teachers=("first",)),
+    network=Network(
+        "stage1-resnet12-bdc-short", images_per_second=14_800, sizes=(92,), crops=8, crop_area=(0.6, 1.0)
     ),
-    chain_sizes=(92,),
-    chain_crops=16,
-    chain_crop_area=(0.6, 1.0),
     split_held_out=True,
 )
 

@@ -56,8 +56,8 @@ class ReproduceRecipe(Config):
     stage1_recipe: str | None = None
     """Another recipe of stage 1: a file, or the name of one of the benchmark's."""
     quick: bool = False
-    """The paper's plain chain: one training of stage 1 for each table, features of single pictures. Without,
-    MiniImageNet's pictures train the chain of several networks that gives our best features."""
+    """The paper's plain way: one training of stage 1 for each table, features of single pictures. Without,
+    MiniImageNet's pictures train the one network that gives our best features."""
     flip_average: bool = False
     """Extract means over each picture and its mirror image (the paper does not)."""
     sizes: Sides = ()

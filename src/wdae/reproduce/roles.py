@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from wdae.errors import BankError, DataError, RunError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import run_extraction
 from wdae.parts import Part
-from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Training
+from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Network, Role
 from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.plan import parse_changes
 from wdae.runs.run import Run
@@ -40,11 +40,11 @@ COMPILING = 60.0  # seconds of a training in which it compiles, validates and wr
 
 
 class _Made(Record):
-    """What a bank was made from, by which trainings, and how long that took."""
+    """What a bank was made from, by which training, and how long that took."""
 
     made_from: Info
     seconds: dict[str, float]
-    trainings: tuple[Info, ...] = ()
+    training: Info | None = None
 
 
 class _Stage1Data(Record):
@@ -85,15 +85,15 @@ class RoleBank:
     Args:
         origin: given as a bank, extracted with a given model, or trained here.
         seconds: what making it took: ``stage1``, ``extraction``.
-        trainings: of the networks that were trained here: recipe, seconds, digests of the weights, of those
-            it began with and of those that taught it.
+        training: of the network, where it was trained here: recipe, seconds, digest of the weights, and of
+            those that it began with or was taught by.
     """
 
     bank: FeatureBank
     digest: str
     origin: str
     seconds: dict[str, float] = field(default_factory=dict)
-    trainings: Sequence[Mapping[str, Any]] = ()
+    training: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
         """For the results file: provenance without paths."""
@@ -113,7 +113,7 @@ class RoleBank:
             "dim": self.bank.dim,
             "digest": self.digest,
             "seconds": self.seconds,
-            "trainings": list(self.trainings),
+            "training": self.training,
         }
 
 
@@ -126,30 +126,25 @@ def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path
     return bank, model
 
 
-def by_chain(benchmark: Benchmark, recipe: ReproduceRecipe) -> bool:
-    """Whether stage 1 is the benchmark's chain of trainings, of one network for all tables."""
-    return bool(benchmark.chain) and not recipe.quick and recipe.stage1_recipe is None
+def best_network(benchmark: Benchmark, recipe: ReproduceRecipe) -> Network | None:
+    """The benchmark's one network for all tables, unless another way was asked for."""
+    return None if recipe.quick or recipe.stage1_recipe is not None else benchmark.network
 
 
 def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
-    """What training the chain will take, in words; None where nothing of it is trained."""
+    """What training the network will take, in words; None where it is not trained."""
     bank, model = role_sources(recipe, "held-out")
-    if not by_chain(benchmark, recipe) or recipe.data is None or bank is not None or model is not None:
+    network = best_network(benchmark, recipe)
+    if network is None or recipe.data is None or bank is not None or model is not None:
         return None
     split = load_split(benchmark.name, recipe.reading)
     images = len(split.base) * (IMAGES_OF_A_CLASS - recipe.held_out)
-    chain = [
-        (training, stage1_config(benchmark, recipe, "held-out", training)) for training in benchmark.chain
-    ]
-    seconds = sum(
-        config.epochs * images * config.copies / training.images_per_second + COMPILING
-        for training, config in chain
-    )
-    epochs = ", ".join(f"{training.name} {config.epochs} epochs" for training, config in chain)
+    config = stage1_config(benchmark, recipe, "held-out")
+    seconds = config.epochs * images * config.copies / network.images_per_second + COMPILING
     return (
-        f"stage 1: {len(chain)} trainings one after the other ({epochs}), about {seconds / 60:.0f} minutes, "
+        f"stage 1: one training of {config.epochs} epochs, about {seconds / 60:.0f} minutes, "
         f"{seconds / 3600:.2f} GPU hours, on one H200, days on a CPU; then features and rows, minutes there. "
-        "--resume goes on after an interruption; --quick is the paper's plain chain"
+        "--resume goes on after an interruption; --quick is the paper's plain way"
     )
 
 
@@ -157,8 +152,8 @@ def why_missing(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> st
     """Why a role has no features; None where it has, or can be made."""
     bank, model = role_sources(recipe, role)
     trained = bank is None and model is None and recipe.data is not None
-    if trained and role != "held-out" and by_chain(benchmark, recipe):
-        return "the chain trains one network, which holds pictures out; --quick trains one for each table"
+    if trained and role != "held-out" and best_network(benchmark, recipe):
+        return "one network serves all tables, and it holds pictures out; --quick trains one for each table"
     if bank is not None or recipe.data is not None:
         return None
     option = _OPTIONS[role].replace("_", "-")
@@ -179,17 +174,15 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
     origin = "extracted with a given model" if model is not None else "stage 1 and extraction, here"
     made_from = _made_from(benchmark, recipe, role, model)
     if not folder.exists():
-        trainings: list[dict[str, Any]] = []
+        seconds: dict[str, float] = {}
+        training: dict[str, Any] | None = None
         if model is None:
-            for training in benchmark.chain if by_chain(benchmark, recipe) else (None,):
-                model, facts = _stage1(run, benchmark, recipe, role, training)
-                trainings.append(facts)
-        assert model is not None
-        seconds = {"stage1": sum(facts["seconds"] for facts in trainings)} if trainings else {}
+            model, training = _stage1(run, benchmark, recipe, role)
+            seconds["stage1"] = training["seconds"]
         began = time.perf_counter()
         _extract(benchmark, recipe, model, folder, _views(benchmark, recipe, given_model))
         seconds["extraction"] = time.perf_counter() - began
-        write_json(notes, {"made_from": made_from, "seconds": seconds, "trainings": trainings})
+        write_json(notes, {"made_from": made_from, "seconds": seconds, "training": training})
     made = read_record(_Made, notes) if notes.is_file() else _Made(made_from=made_from, seconds={})
     if made.made_from != made_from:
         raise RunError(
@@ -198,7 +191,7 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
         )
     bank = FeatureBank.open(folder)
     _check(bank, role, str(folder))
-    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.seconds, made.trainings)
+    return RoleBank(bank, sha256(folder / MANIFEST), origin, made.seconds, made.training)
 
 
 def _made_from(
@@ -210,14 +203,11 @@ def _made_from(
     kept |= {key: list(v) if isinstance(v, tuple) else v for key, v in views.items() if v}
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
-    if by_chain(benchmark, recipe):
-        chain = {one.name: stage1_config(benchmark, recipe, role, one) for one in benchmark.chain}
-        return kept | {"chain": {name: _kept(config) for name, config in chain.items()}}
     return kept | {"stage1": _kept(stage1_config(benchmark, recipe, role))}
 
 
 def _kept(config: Stage1Config) -> dict[str, Any]:
-    """What of a recipe of stage 1 must stay the same; where models of a chain lie need not."""
+    """What of a recipe of stage 1 must stay the same; where models that it names lie need not."""
     kept = config.model_dump(mode="json", exclude_defaults=True)
     kept.pop("start", None)
     kept.get("distillation", {}).pop("teachers", None)
@@ -225,28 +215,19 @@ def _kept(config: Stage1Config) -> dict[str, Any]:
 
 
 def _views(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None) -> dict[str, Any]:
-    """Keys of the extraction: which views features are means over, as given, or those of the chain."""
+    """Keys of the extraction: which views features are means over, as given, or those of the best network."""
     given = (recipe.flip_average, recipe.sizes, recipe.crops)
     keys: dict[str, Any] = dict(zip(("flip_average", "sizes", "crops"), given, strict=True))
-    if model is None and not any(given) and by_chain(benchmark, recipe):
-        keys = {"flip_average": True, "sizes": benchmark.chain_sizes, "crops": benchmark.chain_crops}
-        keys |= {"crop_area": benchmark.chain_crop_area} if benchmark.chain_crop_area else {}
-        keys |= {"dtype": "int8"}
+    network = best_network(benchmark, recipe)
+    if network is not None and model is None and not any(given):
+        keys = {"flip_average": True, "sizes": network.sizes, "crops": network.crops}
+        keys |= {"crop_area": network.crop_area, "dtype": "int8"}
     return keys
 
 
-def stage1_config(
-    benchmark: Benchmark,
-    recipe: ReproduceRecipe,
-    role: Role,
-    training: Training | None = None,
-    chain: Path = Path("stage1"),
-) -> Stage1Config:
-    """The recipe of a role's stage 1, or of one training of its chain, with the command line's changes.
-
-    Args:
-        chain: the folder that the chain's trainings lie in.
-    """
+def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> Stage1Config:
+    """The recipe of a role's stage 1, with the command line's changes."""
+    network = best_network(benchmark, recipe)
     changes: dict[str, Any] = {"data.path": str(recipe.data), "data.layout": benchmark.name}
     changes |= {"seed": recipe.seed, "data.allow_missing": recipe.allow_missing}
     changes |= {"data.reading": recipe.reading}
@@ -255,15 +236,8 @@ def stage1_config(
     elif role == "trainval":
         changes["data.classes"] = "base+validation"
     changes |= parse_changes(recipe.stage1, "--stage1")
-    file = recipe_file(recipe.stage1_recipe or benchmark.stage1, benchmark.name)
-    if training is not None:
-        file = recipe_file(training.recipe, benchmark.name)
-        changes |= {"seed": recipe.seed + training.seed, "data.held_out_seed": recipe.seed}
-        if training.start is not None:
-            changes["start"] = str(chain / training.start / MODEL)
-        if training.teachers:
-            changes["distillation.teachers"] = [str(chain / name / MODEL) for name in training.teachers]
-    config = load(Stage1Config, file, changes)
+    name = network.recipe if network is not None else recipe.stage1_recipe or benchmark.stage1
+    config = load(Stage1Config, recipe_file(name, benchmark.name), changes)
     refuse_untrusted(config.backbone, (), "the recipe of stage 1")  # a file may have said --stage1, too
     return config
 
@@ -276,16 +250,15 @@ def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
 
 
 def _stage1(
-    run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role, training: Training | None = None
+    run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role
 ) -> tuple[Path, dict[str, Any]]:
     """Train a role's model, go on with it, or take the one an earlier call has finished.
 
     Returns:
         The model's folder, and what the record keeps of the training.
     """
-    place = run.path / "stage1" / (role if training is None else f"{role}-chain")
-    config = stage1_config(benchmark, recipe, role, training, place)
-    folder = place if training is None else place / training.name
+    config = stage1_config(benchmark, recipe, role)
+    folder = run.path / "stage1" / role
     clock = folder.with_name(f"{folder.name}.json")
     if (folder / "recipe.yaml").is_file():
         begun = load(Stage1Config, folder / "recipe.yaml", outside=True)  # compared, not followed
@@ -304,17 +277,16 @@ def _stage1(
             before += time.perf_counter() - began
             if clock.parent.is_dir():
                 write_json(clock, before)
-    return folder / MODEL, _facts(config, training, folder, before)
+    return folder / MODEL, _facts(config, folder, before)
 
 
-def _facts(config: Stage1Config, training: Training | None, folder: Path, seconds: float) -> dict[str, Any]:
+def _facts(config: Stage1Config, folder: Path, seconds: float) -> dict[str, Any]:
     """What the record keeps of a training: its recipe as resolved, its time, and which weights met in it."""
     recipe = config.model_dump(
         mode="json", exclude={"start": True, "data": {"path"}, "distillation": {"teachers"}}
     )
     environment = Run(folder).environment()
     facts: dict[str, Any] = {
-        "name": "stage1" if training is None else training.name,
         "recipe": recipe,
         "seconds": seconds,
         "environment": {key: environment.get(key) for key in ("commit", "torch", "cpu", "gpu")},
