@@ -18,13 +18,14 @@ from torch import Tensor
 
 from wdae import backbones
 from wdae.bank import FeatureBank
-from wdae.bank.embedded import ASSETS, embedded_bank
+from wdae.bank.embedded import embedded_bank
 from wdae.bank.format import read_manifest
 from wdae.classifier import changing, load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.cli.main import main
+from wdae.config.shipped import ASSETS
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.protocol import all_way, base_classes, few_way, gather_support, take_rows
 from wdae.evaluation.results import Estimate

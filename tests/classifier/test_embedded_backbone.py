@@ -15,13 +15,13 @@ from PIL import Image
 
 import wdae.classifier.picture_backbone
 from wdae.bank import FeatureBank
-from wdae.bank.embedded import ASSETS
 from wdae.calibration.outlier_pictures import draw_outliers
 from wdae.classifier import load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.predictions import predictions
 from wdae.classifier.summary import unknown_in_words
 from wdae.cli.main import main
+from wdae.config.shipped import ASSETS
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
 from wdae.extract.run import run_extraction

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from wdae.bank.embedded import ASSETS
 from wdae.classifier import Model, load
 from wdae.classifier.embedded import embedded_backbone, imagenet_classes, lite_model
 from wdae.classifier.picture_backbone import BACKBONE
 from wdae.cli.app import run_app
 from wdae.cli.main import root
+from wdae.config.shipped import ASSETS
 from wdae.data.splits import load_split
 from wdae.nn.cosine import unit, weights_of_linear
 from wdae.storage.records import read_json

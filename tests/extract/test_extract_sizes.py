@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_trees import folders
 from stage1_samples import Interrupted, extraction
 from torch.nn import functional as F
 
@@ -18,14 +19,17 @@ from wdae.bank import FeatureBank
 from wdae.cli.main import main
 from wdae.config import load
 from wdae.config.augment import AugmentConfig
+from wdae.config.shipped import EMBEDDED_BACKBONE
 from wdae.data import ImageSet, PixelArray, open_dataset, pixels
 from wdae.data.augment import augment
-from wdae.errors import DataError, RecipeError
+from wdae.data.splits import load_split
+from wdae.errors import DataError, ModelError, RecipeError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import extract
 from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.model_file import load_model
+from wdae.storage.files import sha256
 
 ALONE = Team(0, 1, torch.device("cpu"))
 
@@ -228,3 +232,22 @@ def test_chunks_of_other_crops_are_thrown_away(tmp_path: Path, monkeypatch: pyte
 def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(RecipeError, match=fault):
         load(ExtractConfig, None, {"data": "d", "model": "m"} | changes)
+
+
+def test_the_backbone_inside_the_package_is_named_embedded(tmp_path: Path) -> None:
+    """It knows its classes by WordNet number, as MiniImageNet does; what it held out is told apart."""
+    split = load_split("mini-imagenet")
+    folders(tmp_path / "data" / "base", split.base, 1, seed=0)
+    folders(tmp_path / "data" / "novel", split.novel[:2], 1, seed=1)
+    keys: dict[str, Any] = {"data": tmp_path / "data", "backbone": "embedded", "layout": "folders"}
+    keys |= {"cache_dir": tmp_path}
+    extract(ExtractConfig(**keys, held_out=0), tmp_path / "bank", ALONE)
+    bank = FeatureBank.open(tmp_path / "bank")
+    assert bank.n_base == 64 and bank.base_weights is not None and bank.dim == 400
+    assert (bank.info["precision"], bank.info["sizes"]) == ("float32", [72])
+    assert bank.info["model_sha256"] == sha256(EMBEDDED_BACKBONE / "model.safetensors")
+    with pytest.raises(ModelError, match="has learned from some of them"):
+        extract(ExtractConfig(**keys, held_out=1, seed=3), tmp_path / "other", ALONE)
+    (tmp_path / "data" / "base" / split.base[0]).rename(tmp_path / "data" / "base" / "n00000001")
+    with pytest.raises(ModelError, match=f"differing: n00000001, {split.base[0]}"):
+        extract(ExtractConfig(**keys, held_out=0), tmp_path / "third", ALONE)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from wdae.backbones.graphs import ASSETS
 from wdae.backbones.preprocessing import Preprocessing
+from wdae.config.shipped import ASSETS, EMBEDDED, EMBEDDED_BACKBONE
 from wdae.errors import DataError, nearest
 from wdae.storage.files import atomic_folder
 from wdae.storage.records import Digest, Record, Text, read_json, read_record
@@ -46,12 +46,11 @@ class Facts(Record):
 
 
 def _embedded() -> Facts:
-    folder = ASSETS / "resnet12"
-    card = read_json(folder / "model.json")
+    card = read_json(EMBEDDED_BACKBONE / "model.json")
     return Facts(
-        name="embedded",
+        name=EMBEDDED,
         about="ResNet-12 of our own, inside the package",
-        megabytes=round((folder / "model.safetensors").stat().st_size / 1e6, 1),
+        megabytes=round((EMBEDDED_BACKBONE / "model.safetensors").stat().st_size / 1e6, 1),
         features=card["backbone_options"]["widths"][-1],
         image_size=card["image_size"],
         licence="Apache-2.0",

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wdae.backbones.preprocessing import Preprocessing
+from wdae.config.shipped import ASSETS
 from wdae.data.decode import MAX_BYTES, Pixels, decode
 from wdae.errors import DataError, ModelError, StorageError
 from wdae.storage.files import read_bytes
 
-ASSETS = Path(__file__).parents[1] / "assets"
 GRAPHS = ASSETS / "graphs"
 IMAGES, FEATURES = "images", "features"
 """Names of a graph's input and output."""

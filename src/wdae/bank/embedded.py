@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from wdae.bank.feature_bank import FeatureBank
-
-ASSETS = Path(__file__).parents[1] / "assets"
+from wdae.config.shipped import ASSETS
 
 
 def embedded_bank() -> FeatureBank:

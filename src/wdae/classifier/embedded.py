@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 
 from wdae.backbones.packaged import packaged
-from wdae.bank.embedded import ASSETS
 from wdae.classifier import picture_backbone
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import embedded_backbone, load_backbone
 from wdae.classifier.store import load
+from wdae.config.shipped import ASSETS
 from wdae.errors import ModelError
 from wdae.methods.calibration import Calibration
 from wdae.methods.initial_estimate import InitialEstimate

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wdae.bank.embedded import ASSETS
+from wdae.config.shipped import EMBEDDED, EMBEDDED_BACKBONE
 from wdae.errors import DataError, ModelError, nearest
 from wdae.storage.trust import Trust, trusting
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 THUMBNAIL = 64
 """Side of the small pictures that a model keeps of its examples."""
 
+BACKBONE = EMBEDDED_BACKBONE
 _FEW = 64  # pictures that are not worth starting processes for
-EMBEDDED = "embedded"
-BACKBONE = ASSETS / "resnet12"
 
 
 @dataclass(frozen=True, eq=False)

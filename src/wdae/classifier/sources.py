@@ -20,8 +20,9 @@ from wdae.classifier.learn_job import LearnConfig, LearnJob, Work
 from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out_parts, learn_from_bank
 from wdae.classifier.model import Model
 from wdae.classifier.names import check_name, lookalikes
-from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone, load_backbone
+from wdae.classifier.picture_backbone import PictureBackbone, load_backbone
 from wdae.classifier.picture_bank import outlier_features, picture_bank, trained_backbone
+from wdae.config.shipped import EMBEDDED
 from wdae.data import ImageSet, hold_out
 from wdae.errors import DataError, ModelError
 from wdae.methods.base import Method

@@ -1,4 +1,4 @@
-"""Recipes that ship with the package: in a wheel inside it, in a checkout beside ``src``."""
+"""What ships with the package: its assets, and recipes (in a checkout these lie beside ``src``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from wdae.errors import RecipeError, nearest
+
+ASSETS = Path(__file__).parents[1] / "assets"
+EMBEDDED = "embedded"
+"""What the backbone and the bank inside the package are called."""
+EMBEDDED_BACKBONE = ASSETS / "resnet12"
 
 
 def recipe_folder(benchmark: str = "") -> Path:

@@ -30,9 +30,10 @@ from wdae.backbones.onnx_file import OnnxNetwork
 from wdae.calibration.familiarity import Array
 from wdae.classifier.light.answers import Answers
 from wdae.classifier.model import Model
-from wdae.classifier.picture_backbone import EMBEDDED, PictureBackbone
+from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.classifier.store import load, save
 from wdae.classifier.summary import unknown_in_words
+from wdae.config.shipped import EMBEDDED
 from wdae.errors import MissingExtraError, ModelError, StorageError
 from wdae.export.about import MODEL, MOST_BYTES, read_export
 from wdae.export.graph import IR, OPSET, Builder, add_answers, add_preprocessing, initializers_of

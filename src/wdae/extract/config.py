@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from wdae.config import Config
+from wdae.config.shipped import EMBEDDED, EMBEDDED_BACKBONE
 
 
 def _sensible(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -45,7 +46,7 @@ class ExtractConfig(Config):
     """Of ImageNet-FS's split; as in the backbone's training by default, or by its class names."""
     backbone: str
     """A folder that ``wdae pretrain`` wrote, whose recipe says which images are held out; or a backbone with
-    weights of its own (``lite0``, ``timm:NAME``, ``onnx:FILE``, ``pkg.module:factory``)."""
+    weights of its own (``embedded``, ``lite0``, ``timm:NAME``, ``onnx:FILE``, ``pkg.module:factory``)."""
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)
@@ -67,11 +68,11 @@ class ExtractConfig(Config):
     dtype: Literal["float32", "float16", "int8"] = "float32"
     """How the bank keeps features."""
     batch: int = Field(default=512, ge=1)
-    """Pictures at a time."""
+    """Pictures at a time on a GPU; a CPU takes fewer."""
     chunk: int = Field(default=8192, ge=1)
     """Pictures between two saves: what an interruption can cost. Crops are drawn chunk by chunk."""
-    precision: Literal["bf16", "float32"] = "bf16"
-    """Arithmetic of the backbone."""
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """Arithmetic of the backbone; auto: bf16 on a GPU that computes in it, float32 on a CPU."""
     compile: bool = False
     """Compile the stages: worth the wait above some hundred thousand pictures."""
     stream: bool = False
@@ -86,6 +87,8 @@ class ExtractConfig(Config):
     @property
     def trained(self) -> Path | None:
         """The folder of a backbone that was trained here; None for one with weights of its own."""
+        if self.backbone == EMBEDDED:
+            return EMBEDDED_BACKBONE
         path = Path(self.backbone)
         is_path = path.is_dir() or (":" not in self.backbone and len(path.parts) > 1)
         return path if is_path else None

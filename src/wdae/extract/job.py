@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wdae import backbones
+from wdae.backbones.embed import folded
 from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
@@ -24,7 +25,7 @@ from wdae.errors import DataError, ModelError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.views import Read, Rows, Views, check_same_rows, seed_of
 from wdae.parts import Part
-from wdae.runtime.device import fast_arithmetic
+from wdae.runtime.device import fast_arithmetic, pick_dtype
 from wdae.stage1.data import assign_parts
 from wdae.stage1.model_file import WEIGHTS, Stage1Model, load_model
 from wdae.storage.files import sha256 as file_sha256
@@ -52,6 +53,9 @@ class ExtractJob:
         images: ImageSet | None = None,
     ) -> None:
         fast_arithmetic(device)
+        if config.precision == "auto":
+            gpu = device.type == "cuda" and pick_dtype("auto", device) == torch.bfloat16
+            config = config.model_copy(update={"precision": "bf16" if gpu else "float32"})
         self.config, self.device, self.workers = config, device, workers
         self.model = load_model(config.trained, trust=trust) if config.trained is not None else None
         if self.model is not None:
@@ -63,6 +67,8 @@ class ExtractJob:
         backbone = backbone.to(device).eval()
         if device.type == "cuda":
             backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        elif self.model is not None or config.backbone in LITE:  # ours: a fifth quicker on a CPU
+            backbone = folded(backbone)
         if config.compile:
             for stage in backbone.stages:
                 stage.compile(dynamic=False)
@@ -131,9 +137,9 @@ class ExtractJob:
         }
         if config.crops:
             info |= {"crops": config.crops, "crop_area": list(config.crop_area)}
-        if model is not None:
+        if model is not None and config.trained is not None:
             info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
-            info["model_sha256"] = file_sha256(Path(config.backbone) / WEIGHTS)
+            info["model_sha256"] = file_sha256(config.trained / WEIGHTS)
         return info
 
     def save_bank(self, path: Path, features: Callable[[], Iterator[Tensor]], dim: int, rows: Rows) -> None:
@@ -217,8 +223,8 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
 def _check_classes(model: Stage1Model, images: ImageSet) -> None:
     base = np.unique(images.labels[np.isin(images.parts, (Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code))])
     found = tuple(images.class_names[label] for label in base.tolist())
-    if found != model.class_names:
-        odd = sorted(set(found) ^ set(model.class_names))[:5]
+    if found not in (model.class_names, model.class_ids):
+        odd = sorted(set(found) ^ set(model.class_ids))[:5]
         raise ModelError(
             f"the model was trained on {len(model.class_names)} base classes, the data set has {len(found)}; "
             f"differing: {', '.join(odd) or 'their order'}. Give the data set that the model was trained on"

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wdae.config.shipped import EMBEDDED
 from wdae.data import FileSource, ImageSet
 from wdae.data.remote import PlacedSource, is_remote
 from wdae.errors import MissingExtraError, RunError
@@ -164,7 +165,7 @@ def refuse_other_versions(driver: dict[str, str]) -> None:
 def _placed(config: ExtractConfig) -> ExtractConfig:
     """The recipe with whole paths: workers have working folders of their own."""
     places: dict[str, Any] = {"data": config.data if is_remote(config.data) else config.data.absolute()}
-    if config.trained is not None:
+    if config.trained is not None and config.backbone != EMBEDDED:
         places["backbone"] = str(config.trained.absolute())
     elif config.backbone.startswith("onnx:"):
         places["backbone"] = f"onnx:{Path(config.backbone[5:]).absolute()}"

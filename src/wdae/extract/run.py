@@ -67,6 +67,7 @@ def extract(
     if shard is not None or engine == "ray":
         config = config.model_copy(update={"stream": True})  # nobody decodes what others embed
     job = ExtractJob(config, team.device, trust)
+    config = job.config
     starts = list(job.starts) if shard is None else shard.of(job.starts)
     with working(out) if team.is_main else nullcontext(unfinished(out)) as work:
         _begin(work, {**job.plan(), "pictures": job.images.source.stamp(), "stream": config.stream}, team)

@@ -27,7 +27,8 @@ class ReproduceRecipe(Config):
     trainval_bank: Path | None = None
     """Features of a backbone that was trained on base and validation classes."""
     backbone: Path | None = None
-    """Instead of a bank: the backbone (a folder of wdae pretrain) to extract it with; needs the data."""
+    """Instead of a bank: the backbone to extract it with, a folder of wdae pretrain or ``embedded``, which
+    ships with the package; needs the data."""
     held_out_backbone: Path | None = None
     """The same for the bank with held-out pictures."""
     trainval_backbone: Path | None = None

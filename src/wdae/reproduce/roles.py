@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
 from wdae.config import load, recipe_file
+from wdae.config.shipped import EMBEDDED, EMBEDDED_BACKBONE
 from wdae.data.splits import load_split
 from wdae.errors import BankError, DataError, RunError
 from wdae.extract.config import ExtractConfig
@@ -121,6 +122,8 @@ def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path
     """The bank and the backbone (its folder) given for a role."""
     prefix = _OPTIONS[role]
     bank, model = getattr(recipe, f"{prefix}bank"), getattr(recipe, f"{prefix}backbone")
+    if model is not None and str(model) == EMBEDDED:
+        model = EMBEDDED_BACKBONE
     if model is not None and not (model / CARD).is_file() and (model / "model" / CARD).is_file():
         model = model / "model"  # a run of wdae pretrain was given
     return bank, model

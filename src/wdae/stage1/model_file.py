@@ -85,6 +85,11 @@ class Stage1Model:
         return tuple(self.card["class_names"])
 
     @property
+    def class_ids(self) -> tuple[str, ...]:
+        """What the data set calls them, where their names are other ones."""
+        return tuple(self.card.get("class_ids") or self.card["class_names"])
+
+    @property
     def held_out(self) -> tuple[int, int]:
         """How many images of each base class it has not learned from, and the seed that drew them."""
         recipe = self.card["recipe"]
@@ -96,7 +101,7 @@ class Stage1Model:
         self, where: Path, held_out: int, seed: int, unseen: Collection[str] = frozenset()
     ) -> None:
         """Refuse a model that has learned from what is to be tested: held-out images, or unseen classes."""
-        if seen := [name for name in self.class_names if name in unseen]:
+        if seen := [name for name in {*self.class_names, *self.class_ids} if name in unseen]:
             raise ModelError(
                 f"the model in {where} has learned validation or novel classes of this data set:"
                 f" {listed(map(repr, seen))}; figures on them would not be of classes that are new. Give a"

@@ -9,13 +9,14 @@ from functools import cached_property
 
 import numpy as np
 
-from wdae.backbones.graphs import ASSETS, GraphBackbone, start
+from wdae.backbones.graphs import GraphBackbone, start
 from wdae.backbones.preprocessing import Preprocessing
 from wdae.calibration.familiarity import Array, Familiarity, check_kept
 from wdae.classifier.history import State
 from wdae.classifier.light.answers import Answers, Space
 from wdae.classifier.light.facts import UNKNOWN, ModelFacts
 from wdae.classifier.light.manifest import BACKBONE, METHOD
+from wdae.config.shipped import EMBEDDED, EMBEDDED_BACKBONE
 from wdae.errors import StorageError
 from wdae.methods.records import WdaeState
 from wdae.storage.files import open_regular, sha256
@@ -23,9 +24,6 @@ from wdae.storage.records import read_json
 from wdae.storage.tensors import arrays_in
 from wdae.version import __version__
 
-EMBEDDED = "embedded"
-SHIPPED = ASSETS / "resnet12"
-"""The backbone of this package."""
 HEAD = "head-"
 """What the names of files begin with that keep the classifier of a state."""
 
@@ -137,10 +135,10 @@ class ModelFolder(ModelFacts):
 
 def _shipped(digest: str | None, rule: Preprocessing) -> GraphBackbone | None:
     """The backbone of this package; None where the model was learned with one that shipped before."""
-    file = SHIPPED / "model.safetensors"
+    file = EMBEDDED_BACKBONE / "model.safetensors"
     if not file.is_file() or sha256(file) != digest:
         return None
-    card = read_json(SHIPPED / "model.json")
+    card = read_json(EMBEDDED_BACKBONE / "model.json")
     with open_regular(file) as opened:
         arrays, _ = arrays_in(opened, file)
     own = "backbone."
