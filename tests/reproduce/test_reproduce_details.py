@@ -21,6 +21,7 @@ from wdae.reproduce.config import ReproduceRecipe
 from wdae.reproduce.details import base_distances, measure_details, trade_off
 from wdae.reproduce.render import table_notes
 from wdae.reproduce.roles import RoleBank, expected_cost
+from wdae.reproduce.run import command
 
 SHAPE = {"n_way": 4, "n_query": 5, "n_episodes": 30, "seed": 7}
 
@@ -108,3 +109,17 @@ def test_the_cost_that_is_said_first_follows_from_the_record_of_the_same_network
     assert said is not None
     assert 5 < int(said.split("about ")[1].split(" minutes")[0]) < 75
     assert expected_cost(MINI_IMAGENET, ReproduceRecipe(data=Path("DIR"), quick=True)) is None
+
+
+def test_the_command_of_a_record_leaves_places_open_but_names_what_ships() -> None:
+    recipe = ReproduceRecipe(
+        data=Path("/my/pictures"), held_out_backbone=Path("embedded"), bank=Path("/my/bank")
+    )
+    said = command(MINI_IMAGENET, recipe)
+    words = "--bank BANK --data DIR --held-out-backbone embedded -o RUN"
+    assert said == f"wdae reproduce mini-imagenet {words}"
+
+
+def test_a_record_names_the_weights_that_features_are_of(small_bank: FeatureBank) -> None:
+    bank = replace(small_bank, info={"backbone": "resnet12", "model_sha256": "ab" * 32})
+    assert RoleBank(bank, "", "a bank, as given").describe()["weights"] == ["ab" * 32]

@@ -71,6 +71,7 @@ class _Origin(Record):
     flip_average: bool | None = None
     sizes: tuple[Count, ...] | None = None
     crops: Count | None = None
+    model_sha256: Text | None = None
     recipe: _Stage1Recipe | None = None
     joined: Annotated[tuple[_Origin, ...], Field(min_length=1, max_length=1_000)] | None = None
 
@@ -107,6 +108,7 @@ class RoleBank:
             "flip_average": [bool(member.flip_average) for member in members],
             "sizes": [list(member.sizes or ()) for member in members],
             "crops": [member.crops or 0 for member in members],
+            "weights": [member.model_sha256 for member in members],
             "held_out_per_class": None if recipe.data is None else recipe.data.held_out,
             "stage1_epochs": recipe.epochs,
             "images": {part.value: sum(self.bank.counts(part)) for part in Part},

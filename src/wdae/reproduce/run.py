@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wdae.config import dump, find_recipe
+from wdae.config.shipped import EMBEDDED
 from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
 from wdae.printing import say
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
@@ -252,7 +253,7 @@ def command(benchmark: Benchmark, recipe: ReproduceRecipe) -> str:
         if value == type(recipe).model_fields[key].default or key in ("device", "stage1_recipe"):
             continue
         if key in ("data", *_PLACES):
-            value = "DIR" if key == "data" else key.upper()
+            value = "DIR" if key == "data" else EMBEDDED if str(value) == EMBEDDED else key.upper()
         values = [] if value is True else value if isinstance(value, tuple) else [value]
         words += [name, *(shlex.quote(str(one)) for one in values)]
     return " ".join([*words, "-o", "RUN"])
