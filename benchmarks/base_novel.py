@@ -1,24 +1,25 @@
 """The base–novel curve of a model and of its rivals, on the same features and draws.
 
-    python benchmarks/base_novel.py                                # the embedded bank
-    python benchmarks/base_novel.py --banks pictures=B other=C     # others too, under names of yours
-    python benchmarks/base_novel.py --without-embedded --banks pictures=B --shots 20 100
+    python benchmarks/base_novel.py                                      # the embedded bank
+    python benchmarks/base_novel.py --bank FOLDER --name pictures        # another one, under a name of yours
+    python benchmarks/base_novel.py --bank FOLDER --name pictures --shots 100 500 --draws 10 --model KEPT
 
 Five novel classes are added from 1, 2, 5, 10 and 20 pictures each, or as many as asked for. Reported for
 each method: the area below the base–novel curve, with the paired difference of ours; accuracies as the
 scores come; and novel accuracy among all classes where base accuracy among all has fallen by two points, and
 where it has fallen by as much as ours loses by default. Rivals get the one offset of novel scores that does
 this on all draws together; ours by default has chosen nothing on them, and the difference to it is paired.
+Logistic regression takes part in ``--slow-draws`` of the draws alone; it is compared on those.
 
-Rivals are scikit-learn's, fitted to all base images and the shots; LwoF is trained by its recipe.
+Rivals are scikit-learn's, fitted to all base images and the shots; LwoF is trained by its recipe. A run adds
+its numbers of shots to those of the same bank and commit.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
+from common import RESULTS, Pieces
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import embedded_bank
-from wdae.classifier import Model, learn
-from wdae.config import load, recipe_file
+from wdae.classifier import Model, learn, load
+from wdae.classifier import save as save_model
+from wdae.config import load as checked
+from wdae.config import recipe_file
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.curve import Curve
 from wdae.evaluation.metrics import joint_accuracy, joint_hits
@@ -41,16 +45,15 @@ from wdae.evaluation.results import Estimate
 from wdae.methods.base import Support, base_classes
 from wdae.nn.cosine import unit
 from wdae.parts import Part
-from wdae.runs.environment import environment
 from wdae.stage2.config import MetaRecipe
 from wdae.stage2.run import fit_method
 
-RESULTS = Path(__file__).parent / "results" / "base-novel.json"
 SHOTS = (1, 2, 5, 10, 20)
 WAYS, QUERIES, BASE_QUERIES, SEED = 5, 15, 300, 4321
 LOSS = 0.02
 """Of base accuracy among all classes, when five classes are added."""
 OURS = "wdae"
+SLOW = ("logistic regression, balanced",)
 METRICS = ("area", "novel", "base", "all", "novel_in_all", "base_in_all")
 
 Scores = Callable[[Tensor, Tensor], Tensor]
@@ -79,7 +82,7 @@ class Rivals:
         self.X, self.y, self.n_base = train.features.numpy(), train.labels.numpy(), bank.n_base
         self.means = train.unit_means(torch.float32)
         self.logistic = LogisticRegression(C=10.0, max_iter=300, class_weight="balanced", warm_start=True)
-        recipe = load(MetaRecipe, recipe_file("mini-imagenet/lwof"))
+        recipe = checked(MetaRecipe, recipe_file("mini-imagenet/lwof"))
         self.lwof = fit_method(recipe, bank).on(base_classes(bank))
 
     def all(self) -> dict[str, Scores]:
@@ -132,10 +135,10 @@ def ours(model: Model) -> Scores:
 
 
 def curves(
-    bank: FeatureBank, methods: dict[str, Scores], n_shot: int, draws: int, part: Part = Part.NOVEL
-) -> dict[str, Any]:
-    """All methods on the same draws."""
-    pool, held, n_base = bank.select(part), bank.select(Part.BASE_HELD_OUT), bank.n_base
+    bank: FeatureBank, methods: dict[str, Scores], n_shot: int, draws: int, slow_draws: int
+) -> list[dict[str, Any]]:
+    """All methods on the same draws, a row each; the slow ones on the first of them."""
+    pool, held, n_base = bank.select(Part.NOVEL), bank.select(Part.BASE_HELD_OUT), bank.n_base
     spec = EpisodeSpec(WAYS, (n_shot,), QUERIES, BASE_QUERIES)
     drawn = EpisodeSampler(pool, spec, SEED, base_query=held).draw(0, draws)
     own = n_base + torch.arange(WAYS).repeat_interleave(QUERIES)
@@ -146,79 +149,90 @@ def curves(
         queries = torch.cat([pool.features[drawn.query[i].flatten()], held.features[drawn.base_query[i]]])
         labels = torch.cat([own, drawn.base_query_label[i]])[None]
         for name, method in methods.items():
+            if name in SLOW and i >= slow_draws:
+                continue
             right = joint_hits(method(shots, queries)[None], labels, n_base)
             values[name].append(joint_accuracy(right, labels >= n_base))
             turns[name].append((right["flips"][0], right["own"][0], labels[0] >= n_base))
-    table = {
-        name: {metric: torch.cat([row[metric] for row in rows]).numpy() for metric in METRICS}
-        for name, rows in values.items()
-    }
-    found = {
-        name: Curve.of(*(torch.cat(column) for column in zip(*rows, strict=True)))
-        for name, rows in turns.items()
-    }
-    loss = max(0.0, float(found[OURS].base[0]) - float(table[OURS]["base_in_all"].mean()))  # by default
-    report: dict[str, Any] = {}
-    for name, row in table.items():
-        before = float(found[name].base[0])
-        report[name] = {metric: vars(Estimate.of(row[metric])) for metric in METRICS}
-        report[name] |= {
-            "base_before": before,
-            "novel_at_that_loss": found[name].keeping(before - LOSS).novel,
-            "area_of_ours_beyond": vars(Estimate.of(table[OURS]["area"] - row["area"])),
-        }
-        offset = found[name].keeping(before - loss).offset
-        novel = [(right & (flips < offset))[new].double().mean() for flips, right, new in turns[name]]
-        theirs = table[OURS]["novel_in_all"] if name == OURS else torch.stack(novel).numpy()
-        report[name]["at_the_loss_of_ours"] = {
-            "loss": loss,
-            "novel": float(theirs.mean()),
-            "novel_of_ours_beyond": vars(Estimate.of(table[OURS]["novel_in_all"] - theirs)),
-        }
-    return report
+    ours_by_metric = _by_metric(values[OURS])
+    rows = []
+    for name in methods:
+        table, n = _by_metric(values[name]), len(values[name])
+        ours = {metric: found[:n] for metric, found in ours_by_metric.items()}
+        curve, own_curve = (_curve(turns[one][:n]) for one in (name, OURS))
+        before = float(curve.base[0])
+        loss = max(0.0, float(own_curve.base[0]) - float(ours["base_in_all"].mean()))
+        there = _novel(turns[name], curve.keeping(before - loss).offset)
+        there = ours["novel_in_all"] if name == OURS else there
+        row: dict[str, Any] = {"shots": n_shot, "method": name, "draws": n, "base_before": before}
+        row |= {metric: _estimate(table[metric]) for metric in METRICS}
+        row["novel_at_two_points"] = _estimate(_novel(turns[name], curve.keeping(before - LOSS).offset))
+        row |= {"loss_of_ours": loss, "novel_at_loss_of_ours": _estimate(there)}
+        if name != OURS:
+            row["ours_beyond"] = {
+                **{metric: _estimate(ours[metric] - table[metric]) for metric in ("area", "novel")},
+                "novel_at_loss_of_ours": _estimate(ours["novel_in_all"] - there),
+            }
+        rows.append(row)
+    return rows
 
 
-def measured(bank: FeatureBank, draws: int, shots: Sequence[int] = SHOTS) -> Iterator[dict[str, Any]]:
-    """A model learned from the bank beside its rivals; the report, longer by a number of shots each time."""
+def _by_metric(found: list[dict[str, Tensor]]) -> dict[str, Any]:
+    return {metric: torch.cat([row[metric] for row in found]).double().numpy() for metric in METRICS}
+
+
+def _curve(turns: list[tuple[Tensor, Tensor, Tensor]]) -> Curve:
+    """That of all draws together."""
+    return Curve.of(*(torch.cat(column) for column in zip(*turns, strict=True)))
+
+
+def _novel(turns: list[tuple[Tensor, Tensor, Tensor]], offset: float) -> Any:
+    """Novel accuracy among all classes of each draw, with an offset of novel scores."""
+    return np.array([float((right & (flips < offset))[new].double().mean()) for flips, right, new in turns])
+
+
+def _estimate(values: Any) -> dict[str, Any]:
+    return Estimate.of(values).to_dict()
+
+
+def learned(bank: FeatureBank, kept: Path | None) -> Model:
+    """A model learned from the bank, or the one that was kept of a run before."""
+    if kept is not None and kept.exists():
+        return load(kept)
     model = learn(bank)
-    methods = {OURS: ours(model), **Rivals(bank).all()}
-    report: dict[str, Any] = {
-        "draws": draws,
-        "method": model.base.method.describe(),
-        "recipe": model.base.info.get("recipe", {}).get("name"),
-        "shots": {},
-    }
-    for k in shots:
-        report["shots"][str(k)] = curves(bank, methods, k, draws)
-        yield report
+    if kept is not None:
+        save_model(model, kept)
+    return model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--banks", nargs="*", default=[], help="NAME=FOLDER, beside the embedded bank")
-    parser.add_argument("--without-embedded", action="store_true", help="those banks alone")
+    parser.add_argument("--bank", type=Path, help="a feature bank; the embedded one by default")
+    parser.add_argument("--name", default="embedded", help="what the bank is called in the record")
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
-    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument(
+        "--slow-draws", type=int, default=40, help="draws that logistic regression takes part in"
+    )
     parser.add_argument("--base-images", type=int, default=100, help="of each base class, for every method")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--model", type=Path, help="where the learned model is kept for further runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of records")
     options = parser.parse_args()
-    banks = {} if options.without_embedded else {"embedded bank": embedded_bank()}
-    banks |= {name: FeatureBank.open(path) for name, path in (text.split("=", 1) for text in options.banks)}
-    report: dict[str, Any] = {"environment": environment(seed=0, command=["benchmarks/base_novel.py"])}
-    for name, bank in banks.items():
-        for found in measured(fewer_images(bank, options.base_images), options.draws, options.shots):
-            report[name] = found
-            options.out.write_text(json.dumps(report, indent=2) + "\n")
-            n_shot, rows = list(found["shots"].items())[-1]
-            for method, row in rows.items():
-                area, beyond = (Estimate(**row[key]) for key in ("area", "area_of_ours_beyond"))
-                there = row["at_the_loss_of_ours"]
-                ahead = Estimate(**there["novel_of_ours_beyond"])
-                print(
-                    f"{name} {n_shot:>2} {method:30} area {area}  ours beyond {beyond.starred()}; at a loss"
-                    f" of {there['loss']:.2%} novel {there['novel']:.2%}, ours beyond {ahead.starred()}",
-                    flush=True,
-                )
+    bank = embedded_bank() if options.bank is None else FeatureBank.open(options.bank)
+    bank = fewer_images(bank, options.base_images)
+    model = learned(bank, options.model)
+    facts = {
+        "bank": {key: bank.info.get(key) for key in ("source", "backbone", "images_a_class")},
+        "base_classes": bank.n_base,
+        "base_images": max(bank.counts(Part.BASE_TRAIN)),
+        "learned_with": model.base.info.get("recipe", {}).get("name"),
+        "expected_share": {str(k): v for k, v in sorted(model.base.calibration.protecting.items())},
+    }
+    record = Pieces(f"base-novel-{options.name}", options.out, facts, ("shots", "method"))
+    methods = {OURS: ours(model), **Rivals(bank).all()}
+    for k in options.shots:
+        for row in curves(bank, methods, k, options.draws, options.slow_draws):
+            record.add("rows", row)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.calibration.balance import tune
 from wdae.classifier import learn
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
@@ -14,6 +15,7 @@ from wdae.methods import InitialEstimate
 from wdae.methods.base import Support, base_classes
 from wdae.methods.calibration import BalancedScorer, Calibration
 from wdae.methods.many_shots import draw_posterior
+from wdae.methods.records import PosteriorRecord
 from wdae.methods.saved import load_method, save_method
 from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
@@ -51,6 +53,21 @@ def test_few_shots_are_as_without_and_many_are_better(bank: FeatureBank) -> None
             assert b.metrics["area"].mean > a.metrics["area"].mean
 
 
+def test_learning_on_leaves_novel_classes_on_a_par_with_base_classes(bank: FeatureBank) -> None:
+    """Base images count more than novel ones while weights are learned on, not afterwards."""
+    tuned = tune(InitialEstimate(), bank, (20,), where="validation", n_episodes=60).balance
+    played = InitialEstimate(tuned)
+    drawn = draw_posterior(bank.select(Part.BASE_TRAIN), 32, 0.3, 0, share=3.0, intercepts=True)
+    assert drawn is not None
+    learned, before = (InitialEstimate(tuned, replace(drawn, as_counted=own)) for own in (True, False))
+    novel, base = (
+        [few_way(m, bank, 20, n_query=10, n_episodes=60).metrics[key].mean for m in (played, learned, before)]
+        for key in ("novel_in_all", "base_in_all")
+    )
+    assert novel[2] < novel[0] - 0.05 and novel[1] > novel[0] - 0.03
+    assert base[1] > base[0] - 0.03
+
+
 def test_novel_accuracy_is_the_same_with_and_without_base_classes(bank: FeatureBank) -> None:
     joint, alone = (few_way(method(bank), bank, 12, n_query=5, n_episodes=20, joint=j) for j in (True, False))
     assert joint.per_episode["novel"].tolist() == pytest.approx(alone.per_episode["novel"].tolist())
@@ -84,6 +101,9 @@ def test_it_is_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
     assert torch.equal(again.posterior.anchors, saved.posterior.anchors)
     assert (again.posterior.strength, again.posterior.n_base) == (0.7, 20)
     assert (again.posterior.share, again.posterior.intercepts, again.posterior.fewest) == (1.0, True, 9)
+    assert again.posterior.as_counted
+    state = PosteriorRecord(n_base=20, strength=0.7)  # as files of before have it
+    assert not state.as_counted
     saved.posterior = replace(saved.posterior, anchors=torch.zeros(0, 16))
     save_method(tmp_path / "none.safetensors", saved)
     with pytest.raises(StorageError, match="base images of shape"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +73,10 @@ def with_posterior(
         mask = None if support.mask is None else support.mask[:, rows]
         support = Support(support.features[:, rows], mask)
     slope, offset = balance.of_shots(shots)  # [E, n]
-    offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(base))
+    if posterior.as_counted:
+        offset = offset - math.log(posterior.share)
+    else:
+        offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(base))
     start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
     features = unit(support.features) if space is None else space.features(support.features)
     found, intercept = posterior.fit(start, offset, balance.gain * unit(base), rows, features, support.mask)

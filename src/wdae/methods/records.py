@@ -65,6 +65,7 @@ class PosteriorRecord(Record):
     share: Annotated[float, Field(gt=0)] = 0.1
     intercepts: bool = False
     fewest: Annotated[int, Field(ge=1)] = 10
+    as_counted: bool = False
 
 
 class WdaeState(Record):

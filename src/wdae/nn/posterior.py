@@ -41,6 +41,9 @@ class Posterior:
         share: what the base images of a class count, all together, beside the shots of a novel class.
         intercepts: whether each class gets an intercept, with the same λ.
         fewest: shots from which on a class is learned on.
+        as_counted: whether scores start for images that are as frequent as they count here: a novel class 1,
+            a base class ``share``. Files of before have it False: scores started as if half of all images
+            were novel, and the intercepts that took this back kept novel classes too low afterwards.
     """
 
     anchors: Tensor
@@ -49,6 +52,7 @@ class Posterior:
     share: float = SHARE
     intercepts: bool = False
     fewest: int = FEWEST
+    as_counted: bool = True
 
     @torch.no_grad()
     def fit(
