@@ -14,8 +14,8 @@ were run later, on the same features and episodes; ``collect`` reads result file
 per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
 ``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and the records of stage 1
-(``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records, and puts the main rows and
-the demo's table into the README; ``docs/speed.md`` from ``benchmarks/results``; ``docs/earlier.md`` from
+(``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records, and puts the main rows
+and the demo's table into the README; ``docs/speed.md`` from ``benchmarks/results``; ``docs/earlier.md`` from
 ``results/earlier``, records of commits that cannot be checked out; and ``docs/tries.md``, from
 ``results/tries``. A file ``results/NAME.md``
 beside a record is put before its tables (after them, in ``tries``): words, no figures. No figure on the page
