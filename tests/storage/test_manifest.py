@@ -174,6 +174,26 @@ def test_only_hashing_is_skipped_without_verifying(shelf: Path) -> None:
         opened(shelf, verify=False)
 
 
+def test_large_files_are_hashed_in_threads_which_find_the_same(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_MANY_BYTES", 0)
+    known = manifest.read(Shelf, shelf)
+    manifest.check_files(shelf, known)
+    pages = shelf / "pages.safetensors"
+    data = bytearray(pages.read_bytes())
+    data[-1] ^= 1
+    pages.write_bytes(data)
+    with pytest.raises(StorageError, match=r"pages\.safetensors is altered: its checksum does not match"):
+        manifest.check_files(shelf, known)
+    manifest.check_files(shelf, known, verify=False)
+    with manifest.without_checksums():
+        manifest.check_files(shelf, known)
+    pages.unlink()
+    with manifest.without_checksums(), pytest.raises(StorageError, match="is missing"):
+        manifest.check_files(shelf, known)
+
+
 def test_an_older_version_is_upgraded_and_an_ill_formed_one_refused(shelf: Path) -> None:
     def older(value: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in value.items() if k != "books"} | {"version": 1, "titles": ["Emma"]}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from wdae.errors import MissingExtraError
@@ -185,15 +186,16 @@ def check_index(data: np.ndarray[Any, np.dtype[np.uint8]], n_classes: int, dim: 
         who = np.flatnonzero(levels >= level)
         most = at_base if level == 0 else per_level
         at = starts[who] + 10 + (0 if level == 0 else base + (level - 1) * upper)
-        for some in np.array_split(np.arange(len(who)), max(1, len(who) // 65_536)):
-            block = data[at[some][:, None] + np.arange(4 + 4 * most)].view("<u4")
-            used = np.arange(most) < block[:, :1]
-            links = block[:, 1:][used]
-            if block[:, 0].max() > most or (
-                len(links) and (links.max() >= n_classes or levels[links].min() < level)
-            ):
+        lists = sliding_window_view(data, 4 + 4 * most)  # one at every byte; a class's are copied
+        for some in np.array_split(at, max(1, len(at) // 65_536)):
+            block = lists[some].view("<u4")
+            lengths, links = block[:, 0], block[:, 1:]
+            if lengths.max() > most:
                 raise ValueError("an index whose links lead astray")
-    stored = data[starts[:, None] + 8 + np.arange(2)].view("<i2")[:, 0]
+            links = links[np.arange(most) < lengths[:, None]]
+            if len(links) and (links.max() >= n_classes or (level and levels[links].min() < level)):
+                raise ValueError("an index whose links lead astray")
+    stored = sliding_window_view(data, 2)[starts + 8].view("<i2")[:, 0]
     if not np.array_equal(stored, levels):
         raise ValueError("an index with levels out of place")
 
