@@ -118,14 +118,14 @@ def nothing(folder: Path, count: int) -> dict[str, list[Path]]:
     return files
 
 
-def own_classes(bank: FeatureBank, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor] | None:
+def own_classes(bank: FeatureBank, options: argparse.Namespace) -> tuple[torch.Tensor, ...] | None:
     """The classifier of the network, without the classes that are no base classes where so asked."""
     if options.background is None:
         return None
     found = packaged(options.background)
     unseen = {bank.class_names[c] for part in (Part.VALIDATION, Part.NOVEL) for c in bank.classes_of(part)}
     rows = [i for i, name in enumerate(imagenet_classes()) if not (options.strangers and name in unseen)]
-    return found.weight.detach()[rows], found.bias.detach()[rows]
+    return found.weight.detach()[rows], found.bias.detach()[rows], found.mean_feature()
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wdae import FeatureBank, Part, synthetic_bank
-from wdae.calibration.background import Background, explained
+from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
 from wdae.calibration.familiarity import UNSURE
 from wdae.calibration.unknown import RATE, Detector
 from wdae.classifier import Model, load, save
@@ -47,6 +47,41 @@ def test_what_is_explained_against_a_loop() -> None:
         for c, profile in enumerate(profiles.tolist()):
             share = sum(p * m / (m + UNSURE) for p, m in zip(picture, profile, strict=True))
             assert float(found[i, c]) == pytest.approx(np.log(share / (1 - share)), abs=1e-5)
+
+
+def test_sharpened_profiles_against_a_loop() -> None:
+    means = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)).softmax(1)
+    chances = torch.eye(7)
+    found = explained(chances, sharpened(means, 3.0)).sigmoid()
+    for c, row in enumerate(means.tolist()):
+        for b, mean in enumerate(row):
+            share = (mean / max(row)) ** 3
+            wanted = share if share < 1 else 1 / (1 + UNSURE)
+            assert float(found[b, c]) == pytest.approx(min(wanted, 1 / (1 + UNSURE)), abs=0.01)
+    assert sharpened(means, 0.0) is means  # as in files of before
+
+
+def test_shifted_features_are_brought_back_by_their_means() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(5, 8, generator=generator), torch.randn(5, generator=generator)
+    features = torch.rand(200, 8, generator=generator)
+    factors = 0.5 + torch.rand(8, generator=generator)
+    shifted = features * factors
+    length = float(shifted.norm(dim=1).mean())
+    seen = shifted / length
+    args = (weight, bias, length)
+    wanted = (features @ weight.T + bias).softmax(1)
+
+    def error(one: Background) -> float:
+        found = torch.addmm(one.bias, seen, one.weight.T).softmax(1)
+        return float((found - wanted).abs().mean())
+
+    assert error(Background.of_linear(*args, features.mean(0), seen.mean(0))) < 1e-3
+    assert error(Background.of_linear(*args)) > 0.01
+    dead = torch.zeros(8)
+    assert torch.equal(
+        Background.of_linear(*args, dead, seen.mean(0)).weight, Background.of_linear(*args).weight
+    )
 
 
 def test_more_is_caught_at_as_many_false_alarms(bank: FeatureBank, model: Model) -> None:
@@ -90,7 +125,12 @@ def test_forged_backgrounds_are_refused(model: Model, name: str) -> None:
     detector = model.base.detector
     assert detector is not None and detector.background is not None
     kept = detector.tensors()
-    assert Detector.of_tensors(kept, N_BASE, DIM).strength == pytest.approx(detector.strength, rel=1e-5)
+    again = Detector.of_tensors(kept, N_BASE, DIM)
+    assert again.strength == pytest.approx(detector.strength, rel=1e-5) and again.sharpness == SHARPNESS
+    before = {key: value for key, value in kept.items() if key != "sharpness"}
+    assert Detector.of_tensors(before, N_BASE, DIM).sharpness == 0  # files of before
+    with pytest.raises(ValueError, match="sharpened"):
+        Detector.of_tensors(kept | {"sharpness": torch.tensor(-1.0)}, N_BASE, DIM)
     with pytest.raises(ValueError, match="detector"):
         Detector.of_tensors(kept | {name: kept[name][:-1]}, N_BASE, DIM)
     with pytest.raises(ValueError, match="detector"):

@@ -31,6 +31,7 @@ LEAST_ALIKE = 1e-9
 MOST_BACKGROUND = 25_000
 """Background classes that a file may hold."""
 _FARTHEST = 1e6  # ratios that a file may hold
+_STEEPEST_PROFILE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +211,8 @@ def _check_background(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
             raise ValueError(f"a detector whose {name} has shape {list(kept[name].shape)}")
     if not 0 < count <= MOST_BACKGROUND or not ((kept["profiles"] >= 0) & (kept["profiles"] <= 1)).all():
         raise ValueError("a detector whose background classes are none")
+    if not 0 <= float(kept.get("sharpness", np.zeros(()))) <= _STEEPEST_PROFILE:
+        raise ValueError(f"a detector whose profiles are sharpened by {float(kept['sharpness'])}")
     if not 0 <= float(kept["strength"]) <= _FARTHEST:
         raise ValueError(f"a detector whose background counts {float(kept['strength'])}")
 

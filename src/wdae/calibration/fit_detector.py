@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
-from wdae.calibration.background import Background, explained
+from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
 from wdae.calibration.probabilities import minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
 from wdae.calibration.unknown import (
@@ -110,12 +110,18 @@ def _with_background(
 ) -> Detector:
     """With what the backbone's own classes say, which varies as much as ratios do where it counts 1."""
     chances = background.chances(features)
-    profiles = means_by_class(chances, labels, len(made.means)).half().float()
+    profiles = sharpened(means_by_class(chances, labels, len(made.means)), SHARPNESS).half().float()
     own = torch.arange(len(labels)), labels
     ratios = made.plda.ratios(made.plda.coordinates(features), made.means, made.counts)[own]
     found = explained(chances, profiles.amax(0, keepdim=True))
     unit_of = ratios.std() / found.std().clamp(min=1e-6)
-    return replace(made, background=background, profiles=profiles, strength=float(strength * unit_of))
+    return replace(
+        made,
+        background=background,
+        profiles=profiles,
+        strength=float(strength * unit_of),
+        sharpness=SHARPNESS,
+    )
 
 
 def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -> Detector:
@@ -272,7 +278,8 @@ def _added_classes(
         orders = [torch.randperm(len(classes[c]), generator=generator) for c in drawn]
         shots = [classes[c].some(rows[:n_shot]) for c, rows in zip(drawn, orders, strict=True)]
         means, profiles = (
-            torch.stack(part) for part in zip(*(some.seen.mean() for some in shots), strict=True)
+            torch.stack(part)
+            for part in zip(*(some.seen.mean(made.sharpness) for some in shots), strict=True)
         )
         least = torch.stack([some.ordinary.min() for some in shots])
         counts = torch.full((n_way,), n_shot)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.calibration.background import Background, alike, explained
+from wdae.calibration.background import Background, alike, explained, profile
 from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
@@ -76,16 +76,16 @@ class Seen:
         """Classes of as many pictures each: vectors ``[C, k, R]``, background classes ``[C, k, B]``."""
         return cls(*(torch.stack(same) for same in zip(*(one.parts() for one in classes), strict=True)))
 
-    def mean(self) -> tuple[Tensor, Tensor]:
+    def mean(self, sharpness: float) -> tuple[Tensor, Tensor]:
         """A class of these examples: its mean vector ``[R]`` and its profile ``[B]``."""
-        return self.vectors.mean(0), self.chances.mean(0)
+        return self.vectors.mean(0), profile(self.chances, sharpness)
 
 
 @dataclass(frozen=True, eq=False)
 class Added:
     """Added classes: means ``[n, R]`` of their examples, how many, how ordinary the least is ``[n]``.
 
-    Their profiles are ``[n, B]``, means of the background classes in them.
+    Their profiles are ``[n, B]``: which background classes they are.
     """
 
     means: Tensor
@@ -108,8 +108,9 @@ class Detector:
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
         background: the backbone's own classes, where it has any.
-        profiles: means of these over the pictures of each base class ``[N, B]``.
+        profiles: which of them each base class is ``[N, B]``, by its pictures.
         strength: what they count beside ratios.
+        sharpness: of profiles (:func:`wdae.calibration.background.sharpened`).
         figures: shares caught at RATE, on classes and pictures that nothing was learned from.
     """
 
@@ -125,6 +126,7 @@ class Detector:
     background: Background | None = None
     profiles: Tensor | None = None
     strength: float = 0.0
+    sharpness: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -132,7 +134,7 @@ class Detector:
         """Added classes from the features ``[k, D]`` of each."""
         if not groups:
             return Added(self.means[:0], torch.zeros(0), torch.zeros(0), torch.zeros(0, 0))
-        means, profiles = zip(*(self.seen(some).mean() for some in groups), strict=True)
+        means, profiles = zip(*(self.seen(some).mean(self.sharpness) for some in groups), strict=True)
         return Added(
             torch.stack(means),
             torch.tensor([len(some) for some in groups]),
@@ -261,6 +263,7 @@ class Detector:
                 "background_bias": self.background.bias,
                 "profiles": self.profiles,
                 "strength": torch.tensor(self.strength),
+                "sharpness": torch.tensor(self.sharpness),
             }
         if self.strays:
             found[_strays_of(found)] = torch.tensor([self.strays[k] for k in STRAYS])
@@ -310,7 +313,9 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
         return {}
     background = Background(kept["background"].float(), kept["background_bias"].float())
     profiles, strength = kept["profiles"].float(), float(kept["strength"])
-    return {"background": background, "profiles": profiles, "strength": strength}
+    sharpness = float(kept["sharpness"]) if "sharpness" in kept else 0.0
+    found = {"background": background, "profiles": profiles}
+    return {**found, "strength": strength, "sharpness": sharpness}
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def learn_from_bank(
     checkpoint: Path | None = None,
     show_progress: bool = False,
     outliers: Mapping[str, Tensor] | None = None,
-    background: tuple[Tensor, Tensor] | None = None,
+    background: tuple[Tensor, ...] | None = None,
 ) -> Model:
     """Learn a model from the base classes of a bank.
 
@@ -85,7 +85,8 @@ def learn_from_bank(
         checkpoint: where to keep the method's training, and to go on from if it is there.
         outliers: features ``[m, D]`` of pictures of nothing, by kind, to tell the unknown by.
         background: the classifier that the backbone was trained with, to tell it by: weights ``[B, D]`` and
-            biases ``[B]``, for features as the backbone gives them.
+            biases ``[B]``, for features as the backbone gives them, and, where it is known, the mean of these
+            ``[D]`` over what the backbone was trained on, to bring other kinds of pictures nearer to that.
 
     >>> from wdae import synthetic_bank
     >>> bank = synthetic_bank(16, 4, 2, 12, 8, seed=0, held_out_per_class=4)
@@ -161,7 +162,7 @@ def _knowledge(
     config: LearnConfig,
     info: dict[str, Any],
     outliers: Mapping[str, Tensor] | None,
-    background: tuple[Tensor, Tensor] | None,
+    background: tuple[Tensor, ...] | None,
 ) -> BaseKnowledge:
     """The method on all base classes, its balance measured on those that it was trained on."""
     seen, tried = bank, played
@@ -181,7 +182,9 @@ def _knowledge(
     )
     own = None
     if background is not None:
-        own = Background.of_linear(*background, length=bank.mean_length())
+        weight, bias, usual = background[0], background[1], background[2] if len(background) > 2 else None
+        found = unit(bank.select(Part.BASE_TRAIN).features.float()).mean(0)
+        own = Background.of_linear(weight, bias, bank.mean_length(), usual, found)
         info["background"] = len(own.bias)
     detector = fit_detector(bank, played, outliers, own, seed=config.seed, images=_ENOUGH)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}

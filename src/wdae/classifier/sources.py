@@ -171,12 +171,12 @@ def _learn(
     )
 
 
-def _own_classes(name: str) -> tuple[Tensor, Tensor] | None:
-    """The classifier that a backbone was trained with, where its package has it: weights and biases."""
+def _own_classes(name: str) -> tuple[Tensor, ...] | None:
+    """The classifier that a backbone was trained with, where its package has it, and its mean feature."""
     if name not in LITE:
         return None
     found = packaged(name)
-    return found.weight.detach(), found.bias.detach()
+    return found.weight.detach(), found.bias.detach(), found.mean_feature()
 
 
 def _from_features(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]) -> Model:
