@@ -28,7 +28,8 @@ def keep(name: str, record: dict[str, Any], folder: Path | None = None) -> Path:
     """Write a benchmark's figures with commit and machine."""
     path = (folder or RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"benchmark": name, **record, "environment": environment(seed=0, command=sys.argv)})
+    command = [Path(word).name if "/" in word else word for word in sys.argv]  # where things lay is nobody's
+    write_json(path, {"benchmark": name, **record, "environment": environment(seed=0, command=command)})
     return path
 
 

@@ -15,11 +15,10 @@ per-episode values, takes paired gains over the initial estimate, and keeps mean
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
 ``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and the records of stage 1
 (``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records, and puts the main rows
-and the demo's table into the README; ``docs/speed.md`` from ``benchmarks/results``; ``docs/earlier.md`` from
-``results/earlier``, records of commits that cannot be checked out; and ``docs/tries.md``, from
-``results/tries``. A file ``results/NAME.md``
-beside a record is put before its tables (after them, in ``tries``): words, no figures. No figure on the page
-is typed by hand.
+and the demo's table into the README; ``docs/speed.md`` and ``docs/adding.md`` (``adding_results.py``) from
+``benchmarks/results``; ``docs/earlier.md`` from ``results/earlier``, records of commits that cannot be
+checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md`` beside a record is put
+before its tables (after them, in ``tries``): words, no figures. No figure on a page is typed by hand.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import adding_results
 import conv4_results
 import stage1_results
 from result_records import BASELINE, adopt, collect, extend, of_commit, refuse_unclean
@@ -486,6 +486,7 @@ def write() -> Path:
     out += sections(RESULTS)
     write_text(PAGE, "\n".join(out).rstrip() + "\n")
     write_text(PAGE.with_name("speed.md"), "\n".join(speed()).rstrip() + "\n")
+    write_text(PAGE.with_name("adding.md"), "\n".join(adding_results.page(BENCHMARKS)).rstrip() + "\n")
     old = ["# Earlier records", "", *EARLIER_WORDS.splitlines(), ""]
     old += stage1_results.section(EARLIER / "stage1", IMAGES / "earlier-stage1-curves.png")
     old += sections(EARLIER)
@@ -505,7 +506,7 @@ def speed() -> list[str]:
         "",
     ]
     unclean = []
-    for path in sorted(BENCHMARKS.glob("*.json")):
+    for path in sorted(path for path in BENCHMARKS.glob("*.json") if not adding_results.is_here(path)):
         clean = _clean(json.loads(path.read_text()).get("environment", {}))
         (out if clean else unclean).extend(benchmark_section(path))
     if unclean:

@@ -48,7 +48,7 @@ def test_the_page_is_what_the_records_give(make_results: ModuleType) -> None:
     make_results.README.write_text(readme.replace(ours, f"{ours}9"))
     assert make_results.README.read_text() != readme
     make_results.main(["write"])
-    for page in ("results.md", "speed.md", "earlier.md", "tries.md"):
+    for page in ("results.md", "speed.md", "adding.md", "earlier.md", "tries.md"):
         assert make_results.PAGE.with_name(page).read_text() == (ROOT / "docs" / page).read_text()
     assert make_results.README.read_text() == readme
     drawn = {path.name for path in make_results.IMAGES.iterdir()}

@@ -36,7 +36,7 @@ from wdae.runtime.randomness import derive_seed
 SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
-STRENGTHS = (0.0, 2.0)
+STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
 
 _MOST = 20_000  # pictures that PLDA is fitted on
