@@ -9,6 +9,7 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.calibration.balance import tune
 from wdae.classifier import learn
+from wdae.classifier.learning import learn_from_bank
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import InitialEstimate
@@ -129,3 +130,12 @@ def test_a_model_learns_on_with_all_its_base_classes() -> None:
     plain = type(model)(model.base)
     plain.add({"okapi": rows})
     assert not torch.allclose(plain.head.weights[-1], learned_on)
+
+
+def test_a_method_of_before_is_taught_with_as_those_of_now(bank: FeatureBank) -> None:
+    before = method(bank)
+    assert before.posterior is not None
+    before.posterior = replace(before.posterior, as_counted=False)
+    model = learn_from_bank(bank, method=before)
+    assert model.base.method.posterior is not None and model.base.method.posterior.as_counted
+    assert not before.posterior.as_counted

@@ -322,6 +322,8 @@ def _fitting(method: MethodLike, bank: FeatureBank, seed: int) -> Weighing:
             f"a model teaches with a method that makes class weights (wDAE, initial-estimate); {found.name}"
             " is for wdae evaluate and wdae compare"
         )
+    if found.posterior is not None:  # of before, maybe: balance and shares are found anew anyway
+        found.posterior = replace(found.posterior, as_counted=True)
     if isinstance(found, WDAE):
         found.dtype = torch.float32
         if found.denoiser.dim != bank.dim:
