@@ -39,6 +39,7 @@ from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import build_graph
+from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
 from wdae.runs.environment import environment
@@ -50,13 +51,18 @@ METRICS = ("novel", "base", "all", "harmonic")
 
 
 def sized_model(n_classes: int, seed: int = 0) -> Model:
-    """A model of many classes with an untrained denoiser: the same work as a trained one."""
+    """A model of many classes with an untrained denoiser: the same work as with one that was learned."""
     generator = torch.Generator().manual_seed(seed)
     weights = unit(torch.randn(n_classes, DIM, generator=generator))
     balance = Calibration(15.0, {1: 0.7, 5: 1.1}, {1: 3.0, 5: -1.5})
     denoiser = Denoiser(DIM, HIDDEN, generator=generator).eval()
-    space = FeatureSpace(0.5, 0.01 * torch.randn(DIM, generator=generator), weights, 15.0)
+    centre, whiten = 0.01 * torch.randn(DIM, generator=generator), torch.eye(DIM)
+    space = FeatureSpace(0.5, centre, weights, 15.0, whiten, 0.9)
     method = WDAE(denoiser, steps={1: 1.0, 5: 0.5}, balance=balance, refine_base=False, space=space)
+    anchors = unit(
+        weights.repeat(4, 1)[:4096] + 0.03 * torch.randn(min(4 * n_classes, 4096), DIM, generator=generator)
+    )
+    method.posterior = Posterior(anchors, n_classes, share=3.0, intercepts=True)
     graph = build_graph(weights)
     counts = torch.full((n_classes,), 20)
     names = tuple(f"class {i}" for i in range(n_classes))
@@ -86,14 +92,14 @@ def ready(model: Model, classes: dict[str, Tensor]) -> None:
     _ = model.head.matrix
 
 
-def adding(n_classes: int, repeats: int) -> dict[str, Any]:
-    """Time to add 5 classes × 5 shots until the next prediction can be made, features given."""
+def adding(n_classes: int, repeats: int, shots: int = SHOTS) -> dict[str, Any]:
+    """Time to add 5 classes of so many shots until the next prediction can be made, features given."""
     model = sized_model(n_classes)
     generator = torch.Generator().manual_seed(1)
     first = timed(lambda: (model.base.adapter, None))
     seconds = []
     for repeat in range(repeats + 3):
-        rows = torch.randn(WAYS, SHOTS, DIM, generator=generator)
+        rows = torch.randn(WAYS, shots, DIM, generator=generator)
         classes = {f"new {i}": rows[i] for i in range(WAYS)}
         took = timed(partial(ready, model, classes))
         model.undo()
@@ -300,6 +306,7 @@ def main() -> None:
     }
     if options.only != "accuracy":
         report["add_5x5_to_1000"] = adding(1000, options.repeats)
+        report["add_5x20_to_1000"] = adding(1000, max(5, options.repeats // 10), 20)
         report["add_5x5_to_20000"] = adding(20_000, max(5, options.repeats // 20))
         report["predict_1000"] = predicting(1000, 100_000, 5)
     if options.only != "speed":
