@@ -126,6 +126,7 @@ _GNN_ABLATIONS = _variants("wdae-gnn", "wDAE-GNN", _ABLATIONS)
 _MLP_ABLATIONS = _variants("wdae-mlp", "wDAE-MLP", _ABLATIONS)
 _PLUS_CHANGES = {
     "no-denoiser": "no denoiser",
+    "no-neighbours": "each class denoised alone",
     "no-space": "features and base weights as they are",
     "no-transform": "features as they are",
     "no-shrink": "not whitened",
