@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import csv
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,14 +55,22 @@ def test_a_cluster_makes_the_bank_of_one_process_and_the_same_answers(
     for name, more in (("plain.csv", []), ("ray.csv", ["--engine", "ray"])):
         with pytest.raises(SystemExit, match="0"):
             main([*words, str(tmp_path / name), *more])
-    assert (tmp_path / "plain.csv").read_text() == (tmp_path / "ray.csv").read_text()
+    whole = (tmp_path / "plain.csv").read_text()
+    _check_same(whole, (tmp_path / "ray.csv").read_text())
 
     parts = []
     for number in (1, 2, 3):
         parts.append(tmp_path / f"part-{number}.csv")
         with pytest.raises(SystemExit, match="0"):
             main([*words, str(parts[-1]), "--shard", f"{number}/3"])
-    assert "".join(part.read_text() for part in parts) == (tmp_path / "plain.csv").read_text()
+    _check_same(whole, "".join(part.read_text() for part in parts))
+
+
+def _check_same(one: str, other: str) -> None:
+    """The same answers; probabilities to rounding, which differs with the threads of a process."""
+    for mine, theirs in zip(csv.reader(one.splitlines()), csv.reader(other.splitlines()), strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert a == b or float(a) == pytest.approx(float(b), abs=2e-6), (mine, theirs)
 
 
 @pytest.mark.long
@@ -87,17 +96,9 @@ def test_ray_that_is_absent_and_a_cluster_that_is_not_there(monkeypatch: pytest.
             ray_engine.connect(None)
     if ray.is_initialized():
         ray.shutdown()
-    monkeypatch.setattr(ray, "init", _nowhere)
-    with pytest.raises(RunError, match=r"no Ray cluster at 10\.0\.0\.9:1: nobody there; start one with"):
-        ray_engine.connect("10.0.0.9:1")
-
-
-@pytest.mark.long
-def test_a_real_address_where_no_cluster_is() -> None:
-    if ray.is_initialized():
-        ray.shutdown()
-    with pytest.raises(RunError, match=r"no Ray cluster at 127\.0\.0\.1:9: .*; start one with"):
-        ray_engine.connect("127.0.0.1:9")
+    for address in ("127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:99999"):
+        with pytest.raises(RunError, match=rf"no Ray cluster at {address}: .*; start one with"):
+            ray_engine.connect(address)
 
 
 def test_versions_that_differ_are_named() -> None:
@@ -116,10 +117,6 @@ def test_lists_of_pictures_travel_to_workers_and_pictures_do_not(tmp_path: Path)
     where = np.stack([np.zeros(len(images), int), np.arange(len(images))], 1)
     pixels = ArraySource((np.zeros((len(images), 4, 4, 3), np.uint8),), where, ("pictures",))
     assert ray_engine._sent(replace(images, source=pixels)) is None
-
-
-def _nowhere(**options: Any) -> None:
-    raise ConnectionError("nobody there")
 
 
 def test_shard_or_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

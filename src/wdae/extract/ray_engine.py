@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from wdae.storage.trust import Trust
 from wdae.version import __version__
 
 Done = Callable[[int, Tensor, Rows], None]
+_PATIENCE = 20.0  # seconds for a machine to answer at all
 
 
 def run_chunks(
@@ -136,14 +138,23 @@ def connect(address: str | None) -> Any:
         return ray
     options: dict[str, Any] = {"include_dashboard": False} if address is None else {"address": address}
     try:
+        if address is not None:
+            _check_address(address)
         ray.init(log_to_driver=False, logging_level=40, configure_logging=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
         place = f"at {address}" if address is not None else "on this machine"
         raise RunError(
             f"no Ray cluster {place}: {str(error).splitlines()[0][:200]}; start one with"
             " `ray start --head`, or leave --ray-address out"
         ) from error
     return ray
+
+
+def _check_address(address: str) -> None:
+    """Raise where nobody listens at ``host:port``: Ray would ask again for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():  # else a word such as auto
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 def versions() -> dict[str, str]:
