@@ -177,6 +177,11 @@ def test_a_methods_recipe_can_be_trained_by_itself(
 @pytest.mark.parametrize("recipe", sorted((Path(__file__).parents[2] / "recipes" / "compare").glob("*.yaml")))
 def test_recipes_of_comparisons_are_sound(recipe: Path) -> None:
     asked = load(CompareRecipe, recipe)
-    assert len(comparison.chosen_methods(asked)) == len(names())
+    words = [one.word for one in comparison.chosen_methods(asked)]
+    assert words[0] == asked.reference and len(words) == len({*words})
+    assert "all" not in words
+    if "all" in asked.methods:
+        assert {*names()} <= {*words}
+        assert len(words) == len(names()) + len(asked.methods) - 1
     command = recipe.read_text().splitlines()[0]
     assert command.startswith(f"# wdae compare --recipe recipes/compare/{recipe.name}")

@@ -19,9 +19,9 @@ class CompareRecipe(Config):
     bank: str = "embedded"
     """A feature bank's folder, or embedded: the one that ships with the package."""
     methods: tuple[str, ...] = Field(("all",), min_length=1)
-    """Names of methods (see wdae methods), or all; a name with options of the method or keys of its recipe
-    (lda:shrink=0.9, wdae-gnn:training.noise=0.05); run folders of wdae train, which are measured as they are;
-    recipes (a file, or mini-imagenet/wdae-gnn-plus), which are trained as they stand."""
+    """Names of methods (see wdae methods), all for every one of them; a name with options of the method or
+    keys of its recipe (lda:shrink=0.9, wdae-gnn:training.noise=0.05); run folders of wdae train, which are
+    measured as they are; recipes (a file, or mini-imagenet/wdae-gnn-plus), which are trained as they stand."""
     reference: str = "initial-estimate"
     """The method that the others' paired differences are taken to."""
     shots: tuple[int, ...] = Field((1, 5), min_length=1)

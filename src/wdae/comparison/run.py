@@ -49,8 +49,8 @@ class _Cost(Record):
 
 def chosen_methods(recipe: CompareRecipe) -> list[ComparisonEntry]:
     """What a recipe asks for, the reference first; unknown names are refused, all names listed."""
-    asked = names() if recipe.methods == ("all",) else list(dict.fromkeys(recipe.methods))
-    entries = [entry(word) for word in (recipe.reference, *(w for w in asked if w != recipe.reference))]
+    asked = [name for word in recipe.methods for name in (names() if word == "all" else [word])]
+    entries = [entry(word) for word in dict.fromkeys((recipe.reference, *asked))]
     for one in entries:
         if recipe.metric in ("base", "all") and one.kind is not None and not one.kind.joint:
             raise ModelError(
