@@ -20,8 +20,8 @@ class CompareRecipe(Config):
     """A feature bank's folder, or embedded: the one that ships with the package."""
     methods: tuple[str, ...] = Field(("all",), min_length=1)
     """Names of methods (see wdae methods), all for every one of them; a name with options of the method or
-    keys of its recipe (lda:shrink=0.9, wdae-gnn:training.noise=0.05); run folders of wdae train, which are
-    measured as they are; recipes (a file, or mini-imagenet/wdae-gnn-plus), which are trained as they stand."""
+    keys of its recipe (lda:shrink=0.9, wdae-gnn:training.noise=0.05); run folders of wdae train, measured as
+    they are; recipes (a file, or mini-imagenet/wdae-gnn-plus), trained as they stand."""
     reference: str = "initial-estimate"
     """The method that the others' paired differences are taken to."""
     shots: tuple[int, ...] = Field((1, 5), min_length=1)
