@@ -46,6 +46,7 @@ ABOUT = {
     "errors": "what went wrong and what to do",
     "version": "the version",
     "printing": "safe text for terminals",
+    "lazy": "names imported when first used",
 }
 
 WAY = [

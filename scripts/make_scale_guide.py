@@ -12,6 +12,8 @@ from typing import Any
 
 from result_records import of_commit
 
+from wdae.printing import markdown_table
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guides" / "scale.md"
 RECORDS = ROOT / "benchmarks" / "results" / "scale"
@@ -30,11 +32,6 @@ def where(record: dict[str, Any]) -> str:
     return f"{machine}; torch {made['torch']}; {of_commit(made)}"
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    lines = [head, ["---:"] * len(head), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
-
-
 def figures(found: dict[str, dict[str, Any]]) -> list[str]:
     """The tables of graphs and models."""
     out: list[str] = []
@@ -47,7 +44,7 @@ def figures(found: dict[str, dict[str, Any]]) -> list[str]:
             for row in gpu["rows"]
         ]
         head = ["classes", "exact graph, s", "refine all, s", "add 5, s", "peak, GiB"]
-        out += [f"Exact, all with all ({where(gpu)}):", "", *table(head, rows), ""]
+        out += [f"Exact, all with all ({where(gpu)}):", "", *markdown_table(head, rows), ""]
     for record in indexed(found):
         out += classes(record)
     for row in found.get("scale-accuracy", {}).get("accuracy", []):
@@ -62,7 +59,7 @@ def figures(found: dict[str, dict[str, Any]]) -> list[str]:
             f" between base pictures ({where(found['scale-accuracy'])}). Index and exact differ by"
             f" {100 * row['difference']:+.3f} ± {100 * row['difference_ci95']:.3f} points:",
             "",
-            *table(["", "base, %", "added, %", "all, %"], lines),
+            *markdown_table(["", "base, %", "added, %", "all, %"], lines),
             "",
         ]
     return out
@@ -105,7 +102,7 @@ def classes(record: dict[str, Any]) -> list[str]:
             " of all cores together):",
             "",
         ]
-        out += [*table(head, rows), ""]
+        out += [*markdown_table(head, rows), ""]
     for row in record["against"]:
         out += [
             f"Graph of {row['classes']:,} classes: by the index {row['index_s']:.0f} s, exactly"
@@ -148,7 +145,7 @@ def pictures(found: dict[str, dict[str, Any]]) -> list[str]:
             "- Memory of its own that a process held at most, with a network of four layers at 16 px:",
             "",
         ]
-        out += table(["pictures", "seconds", "driver, MiB", "a worker, MiB"], rows)
+        out += markdown_table(["pictures", "seconds", "driver, MiB", "a worker, MiB"], rows)
     return [*out, ""]
 
 
@@ -170,7 +167,7 @@ def requests(found: dict[str, dict[str, Any]]) -> list[str]:
     load = max(row["load"] for row in record["requests"])
     busy = "; other work ran beside it for some seconds" if load > 5 else ""
     said = f"{clients} clients that ask without pause, on the servers' own cores ({where(record)}{busy}):"
-    return [said, "", *table(head, rows), ""]
+    return [said, "", *markdown_table(head, rows), ""]
 
 
 def plan(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -229,7 +226,7 @@ def plan(found: dict[str, dict[str, Any]]) -> list[str]:
                 f"{max(gpu_hours / 8, core_hours / cores):.1f} hours",
             ]
         )
-    return [*table(["what", "from", "comes to"], rows), ""]
+    return [*markdown_table(["what", "from", "comes to"], rows), ""]
 
 
 def draw(found: dict[str, dict[str, Any]]) -> None:

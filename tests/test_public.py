@@ -47,10 +47,6 @@ def test_a_public_name_is_a_documented_class_or_function(name: str) -> None:
     assert inspect.getdoc(thing)
 
 
-def test_every_home_is_promised_and_the_other_way_round() -> None:
-    assert {*wdae._HOMES, "__version__"} == {*wdae.__all__}
-
-
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = wdae.nothing

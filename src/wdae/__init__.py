@@ -5,9 +5,9 @@ The names below are the public interface; they load when first used, so that ``i
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from wdae.lazy import lazy_names
 from wdae.version import __version__
 
 if TYPE_CHECKING:
@@ -31,50 +31,6 @@ if TYPE_CHECKING:
     from wdae.stage2.config import MetaRecipe
     from wdae.stage2.train import train as train_denoiser
     from wdae.synthetic import synthetic_bank
-
-_HOMES = {
-    # stage 2, by the command line's names
-    "train": "wdae.api",
-    "evaluate": "wdae.api",
-    "compare": "wdae.api",
-    "load": "wdae.api",
-    "load_recipe": "wdae.api",
-    "MetaRecipe": "wdae.stage2.config",
-    "CompareRecipe": "wdae.comparison.config",
-    # features and episodes
-    "FeatureBank": "wdae.bank",
-    "Part": "wdae.parts",
-    "embedded_bank": "wdae.bank.embedded",
-    "synthetic_bank": "wdae.synthetic",
-    "EpisodeSpec": "wdae.episodes",
-    "EpisodeSampler": "wdae.episodes",
-    # methods and figures
-    "Method": "wdae.methods",
-    "InitialEstimate": "wdae.methods",
-    "WDAE": "wdae.methods",
-    "Denoiser": "wdae.nn",
-    "train_denoiser": "wdae.stage2.train:train",
-    "few_way": "wdae.evaluation.protocol",
-    "all_way": "wdae.evaluation.protocol",
-    "Result": "wdae.evaluation.results",
-    "ResultTable": "wdae.evaluation.table",
-    "paired": "wdae.evaluation.results",
-    # classifiers to add classes to
-    "learn": "wdae.classifier",
-    "LearnConfig": "wdae.classifier",
-    "Model": "wdae.classifier",
-    "BaseKnowledge": "wdae.classifier",
-    "predictions": "wdae.classifier.predictions",
-    "changing": "wdae.classifier",
-    "save": "wdae.classifier",
-    "FewShotClassifier": "wdae.estimator",
-    "PictureBackbone": "wdae.classifier.picture_backbone",
-    "load_backbone": "wdae.classifier.picture_backbone",
-    "embedded_backbone": "wdae.classifier.embedded",
-    "embedded_model": "wdae.classifier.embedded",
-    # a service elsewhere
-    "Client": "wdae.serve.client",
-}
 
 __all__ = [
     "WDAE",
@@ -116,9 +72,28 @@ __all__ = [
     "train_denoiser",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        module, _, attribute = _HOMES[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'wdae' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    "wdae",
+    {
+        "wdae.api": ["train", "evaluate", "compare", "load", "load_recipe"],
+        "wdae.stage2.config": ["MetaRecipe"],
+        "wdae.comparison.config": ["CompareRecipe"],
+        "wdae.bank": ["FeatureBank"],
+        "wdae.parts": ["Part"],
+        "wdae.bank.embedded": ["embedded_bank"],
+        "wdae.synthetic": ["synthetic_bank"],
+        "wdae.episodes": ["EpisodeSpec", "EpisodeSampler"],
+        "wdae.methods": ["Method", "InitialEstimate", "WDAE"],
+        "wdae.nn": ["Denoiser"],
+        "wdae.stage2.train": ["train_denoiser=train"],
+        "wdae.evaluation.protocol": ["few_way", "all_way"],
+        "wdae.evaluation.results": ["Result", "paired"],
+        "wdae.evaluation.table": ["ResultTable"],
+        "wdae.classifier": ["learn", "LearnConfig", "Model", "BaseKnowledge", "changing", "save"],
+        "wdae.classifier.predictions": ["predictions"],
+        "wdae.estimator": ["FewShotClassifier"],
+        "wdae.classifier.picture_backbone": ["PictureBackbone", "load_backbone"],
+        "wdae.classifier.embedded": ["embedded_backbone", "embedded_model"],
+        "wdae.serve.client": ["Client"],
+    },
+)

@@ -5,6 +5,7 @@ A whole batch is drawn at once, on the device of the features. Episode i of a se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from wdae.runtime.randomness import integers, uniform
 _CLASSES, _SHOTS, _IMAGES, _QUERY_CLASSES, _QUERY_IMAGES = range(5)
 # Above so many images of one class, sorting random keys beats drawing one image after another.
 _SORT_ABOVE = 64
+_DRAWN_AHEAD = 1024  # episodes of training whose indices are drawn at once
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,17 @@ class EpisodeSampler:
         size = chunk_for(self.novel.device)
         for start in range(0, n_episodes, size):
             yield self.draw(start, min(size, n_episodes - start))
+
+    def steps(self, first: int, size: int) -> Iterator[Episodes]:
+        """Endless steps of training from step ``first`` on, ``size`` episodes each.
+
+        Indices are drawn for many steps at once, which costs less than step by step.
+        """
+        ahead = max(1, _DRAWN_AHEAD // size)
+        for start in itertools.count(first, ahead):
+            drawn = self.draw(start * size, ahead * size)
+            for i in range(ahead):
+                yield drawn[i * size : (i + 1) * size]
 
     def _draw_base(self, start: int, count: int, order: Tensor) -> tuple[Tensor, Tensor]:
         spec, device = self.spec, order.device

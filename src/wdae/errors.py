@@ -7,7 +7,7 @@ ours and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from wdae.printing import printable
 
@@ -67,10 +67,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "; did you mean 'hidden'?"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {listed(names, 50)}" if names else ""
+    return did_you_mean(name, names) or (f"; known: {listed(names, 50)}" if names else "")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The same where a name is near; else nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def first_line(error: Exception, longest: int = 200) -> str:
+    """The first line of what an error of others says, its class where it says nothing.
+
+    >>> first_line(ValueError("not so\\nlong")), first_line(KeyError())
+    ('not so', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:longest]
 
 
 def listed(items: Iterable[str], shown: int = 5) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from wdae.errors import BankError, nearest
@@ -49,3 +50,20 @@ class Part(StrEnum):
             return Part(name.strip().lower().replace("_", "-"))
         except ValueError:
             raise BankError(f"unknown part {name!r}{nearest(name, [part.value for part in Part])}") from None
+
+
+def mixed_kinds(label_parts: Iterable[int], names: Sequence[str]) -> list[str]:
+    """The classes with images of more than one kind, each with its kinds.
+
+    Args:
+        label_parts: ``label * len(Part) + code`` of every pair of a class and a part that has images of it.
+        names: of the classes.
+
+    >>> mixed_kinds([0, 1, 3], ["cat", "okapi"])
+    ["'cat' (base and novel)"]
+    """
+    kinds: dict[int, set[str]] = {}
+    for pair in label_parts:
+        label, code = divmod(pair, len(Part))
+        kinds.setdefault(label, set()).add(list(Part)[code].kind)
+    return [f"{names[label]!r} ({' and '.join(sorted(k))})" for label, k in kinds.items() if len(k) > 1]

@@ -84,7 +84,7 @@ def markdown_cell(text: object) -> str:
     return "".join(f"\\{c}" if c in "|`[]" else c for c in shown)
 
 
-def markdown_table(head: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[str]) -> list[str]:
+def markdown_table(head: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[str] = ()) -> list[str]:
     """The lines of a Markdown table; columns not called one of ``left`` are aligned to the right.
 
     >>> markdown_table(["class", "count"], [["okapi", "5"]], left=["class"])

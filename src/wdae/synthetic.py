@@ -72,11 +72,11 @@ def synthetic_bank(
     disturbance = torch.randn(n_base, dim, generator=generator) / math.sqrt(dim)
     weights = F.normalize(directions[:n_base] + _WEIGHT_NOISE * disturbance, dim=1)
 
-    position = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels]  # of an image in its class
+    place = torch.arange(len(labels)) - torch.searchsorted(labels, labels)  # of an image in its class
     parts = torch.full_like(labels, Part.NOVEL.code)
     parts[labels < n_base + n_validation] = Part.VALIDATION.code
     parts[labels < n_base] = Part.BASE_TRAIN.code
-    parts[(labels < n_base) & (position >= counts[labels] - held_out_per_class)] = Part.BASE_HELD_OUT.code
+    parts[(labels < n_base) & (place >= counts[labels] - held_out_per_class)] = Part.BASE_HELD_OUT.code
     names = [f"{family}/{label:0{len(str(n_classes - 1))}d}" for label, family in enumerate(parents)]
     info = {"source": "synthetic", "seed": seed, "spread": spread, "kinship": kinship}
     return FeatureBank.build(features, labels, names, parts, weights, _SCALE, info)

@@ -1,8 +1,7 @@
-import builtins
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -119,14 +118,7 @@ def test_plots_of_others_are_embedded_after_ours(run: Run) -> None:
 
 
 def test_without_matplotlib_the_report_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = Page(write_report(run).read_text())
     assert "pip install 'wdae[plot]'" in page.text
     assert "Gain over initial" in page.text

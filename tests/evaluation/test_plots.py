@@ -1,4 +1,4 @@
-import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +146,6 @@ def test_ill_shaped_graphs_are_refused() -> None:
 
 
 def test_a_missing_library_is_named_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'wdae\[plot\]'"):
         training_curves(rows(), tmp_path)

@@ -27,16 +27,7 @@ def wdae(bank: FeatureBank, kind: str = "gnn") -> WDAE:
 
 
 def without(bank: FeatureBank, part: Part) -> FeatureBank:
-    keep = bank.parts != part.code
-    return FeatureBank.build(
-        bank.features[keep],
-        bank.labels[keep],
-        bank.class_names,
-        bank.parts[keep],
-        bank.base_weights,
-        bank.cosine_scale,
-        bank.info,
-    )
+    return bank.take(bank.parts != part.code)
 
 
 def weights_of(method: Method, bank: FeatureBank, support: Tensor) -> Tensor:

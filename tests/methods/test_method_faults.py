@@ -69,14 +69,7 @@ def test_a_class_with_one_example_where_two_are_needed(small_bank: FeatureBank) 
     lonely = small_bank.base_classes[2]
     rows = ((small_bank.labels == lonely) & (small_bank.parts == Part.BASE_TRAIN.code)).nonzero().flatten()
     keep[rows[1:]] = False
-    bank = FeatureBank.build(
-        small_bank.features[keep],
-        small_bank.labels[keep],
-        small_bank.class_names,
-        small_bank.parts[keep],
-        small_bank.base_weights,
-        10.0,
-    )
+    bank = small_bank.take(keep)
     recipe = MetaRecipe(method="logistic-regression-h", training=TrainingConfig(steps=1), device="cpu")
     with pytest.raises(EpisodeError, match=f"pairs of images.*{pool.names[2]!r} has 1; give it 2 or more"):
         train_learned(recipe, bank)

@@ -347,15 +347,7 @@ def test_best_and_last(small_bank: FeatureBank) -> None:
 
 
 def test_without_validation_classes(small_bank: FeatureBank) -> None:
-    keep = small_bank.parts != Part.VALIDATION.code
-    bank = FeatureBank.build(
-        small_bank.features[keep],
-        small_bank.labels[keep],
-        small_bank.class_names,
-        small_bank.parts[keep],
-        small_bank.base_weights,
-        small_bank.cosine_scale,
-    )
+    bank = small_bank.take(small_bank.parts != Part.VALIDATION.code)
     lines: list[dict[str, Any]] = []
     learner = train(recipe(keep="last"), bank, log=lines.append)
     assert "validation" not in lines[0]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wdae.backbones.base import Backbone
 from wdae.backbones.onnx_file import KIND, from_onnx
 from wdae.backbones.preprocessing import Preprocessing
-from wdae.errors import RecipeError, WdaeError
+from wdae.errors import RecipeError, WdaeError, first_line
 from wdae.storage.trust import is_trusted
 
 _PILLOW = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # as transformers numbers them
@@ -33,13 +33,9 @@ def _library(name: str, purpose: str) -> ModuleType:
         ) from error
     except Exception as error:  # as a torchvision made for another torch raises
         raise WdaeError(
-            f"{purpose} needs {name}, which is installed but does not start: {_line(error)}. Often its"
-            " torchvision was made for another torch: install torch and torchvision together"
+            f"{purpose} needs {name}, which is installed but does not start: {first_line(error, 300)}. Often"
+            " its torchvision was made for another torch: install torch and torchvision together"
         ) from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 class _Pooled(nn.Module):
@@ -65,7 +61,7 @@ def _from_timm(name: str, pretrained: bool = True, image_size: int | None = None
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except Exception as error:  # an unknown name, or anything that goes wrong while it fetches weights
-        raise RecipeError(f"timm cannot make {name!r}: {_line(error)}") from error
+        raise RecipeError(f"timm cannot make {name!r}: {first_line(error, 300)}") from error
     return _wrap(model, f"timm:{name}", of_timm(_timm_facts(model), image_size))
 
 
@@ -115,7 +111,7 @@ def _from_transformers(name: str, pretrained: bool = True, image_size: int | Non
     except WdaeError:
         raise
     except Exception as error:  # whatever goes wrong while it looks for its files
-        raise RecipeError(f"transformers cannot open {name!r}: {_line(error)}") from error
+        raise RecipeError(f"transformers cannot open {name!r}: {first_line(error, 300)}") from error
     if rule is None:  # weights come from a file, and so does how pictures are prepared
         stated = getattr(model.config, "image_size", None)
         rule = Preprocessing(image_size=image_size or (stated if isinstance(stated, int) else 224))

@@ -5,7 +5,6 @@ A file of a stranger brings weights alone; which graph they are put into is ours
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from wdae.backbones.preprocessing import Preprocessing
 from wdae.config.shipped import ASSETS
 from wdae.data.decode import MAX_BYTES, Pixels, decode
 from wdae.errors import DataError, ModelError, StorageError
+from wdae.runtime.process import available_cores
 from wdae.storage.files import read_bytes
 
 GRAPHS = ASSETS / "graphs"
@@ -67,7 +67,7 @@ class GraphBackbone:
 
     session: Any
     rule: Preprocessing
-    threads: int = field(default_factory=lambda: available())
+    threads: int = field(default_factory=available_cores)
 
     def features(self, batch: npt.NDArray[np.uint8]) -> Array:
         """Features ``[B, D]`` of pictures uint8 ``[B, S, S, 3]`` that :attr:`rule` has made."""
@@ -111,11 +111,6 @@ def in_threads(work: Callable[[Any], Any], items: Iterator[Any], threads: int) -
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def available() -> int:
-    """The cores this process may use, which in a container are fewer than the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def has_runtime() -> bool:
     """Whether onnxruntime is installed."""
     return find_spec("onnxruntime") is not None
@@ -140,14 +135,13 @@ def start(
     return GraphBackbone(session(graph + initializers(own | constants)), rule)
 
 
-def session(graph: bytes, threads: int = 1) -> Any:
-    """onnxruntime on a graph, on the CPU."""
+def session(graph: bytes) -> Any:
+    """onnxruntime on a graph, on one thread of the CPU."""
     import onnxruntime
 
     asked = onnxruntime.SessionOptions()
     asked.log_severity_level = 3
-    asked.intra_op_num_threads = threads
-    asked.inter_op_num_threads = 1
+    asked.intra_op_num_threads = asked.inter_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(graph, asked, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class of error for each kind of fault

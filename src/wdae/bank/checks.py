@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wdae.bank.encoding import blocks, decode
 from wdae.errors import BankError, listed
-from wdae.parts import Part
+from wdae.parts import Part, mixed_kinds
 
 _SMALLEST_NORM = 1e-12  # below it, normalising would not give a unit vector
 
@@ -42,17 +42,7 @@ def check_structure(
             f"parts hold the code {int(parts.max())}; accepted: "
             + ", ".join(f"{part.code} ({part.value})" for part in Part)
         )
-    _check_kinds(labels, parts, class_names)
-
-
-def _check_kinds(labels: Tensor, parts: Tensor, class_names: Sequence[str]) -> None:
-    kinds: dict[int, set[str]] = {}
-    for pair in torch.unique(labels * len(Part) + parts).tolist():
-        label, code = divmod(pair, len(Part))
-        kinds.setdefault(label, set()).add(list(Part)[code].kind)
-    mixed = [
-        f"{class_names[label]!r} ({' and '.join(sorted(k))})" for label, k in kinds.items() if len(k) > 1
-    ]
+    mixed = mixed_kinds(torch.unique(labels * len(Part) + parts).tolist(), class_names)
     if mixed:
         raise BankError(
             f"a class is base, validation or novel, and only one of them; given as more: {listed(mixed)}"

@@ -200,14 +200,14 @@ class FeatureBank:
         [12, 8]
         """
         held_out = (self.parts == Part.BASE_HELD_OUT.code).nonzero()[:, 0]
-        held_out = held_out[self.labels[held_out].argsort(stable=True)]
-        counts = torch.bincount(self.labels[held_out], minlength=len(self.class_names))
-        place = torch.arange(len(held_out)) - (counts.cumsum(0) - counts)[self.labels[held_out]]
+        labels, order = self.labels[held_out].sort(stable=True)
+        place = torch.arange(len(labels)) - torch.searchsorted(labels, labels)  # of an image in its class
         kept = torch.ones(len(self.labels), dtype=torch.bool)
-        kept[held_out[place % 2 == (1 if half == "fit" else 0)]] = False
-        if bool(kept.all()):
-            return self
-        rows = kept.nonzero()[:, 0]
+        kept[held_out[order][place % 2 == (1 if half == "fit" else 0)]] = False
+        return self if bool(kept.all()) else self.take(kept)
+
+    def take(self, rows: Tensor) -> FeatureBank:
+        """The same bank with some of its images alone: their numbers, or a truth value for each image."""
         return replace(
             self,
             features=self.features[rows],
@@ -248,7 +248,7 @@ class FeatureBank:
         rows = rows[self.labels[rows].argsort(stable=True)]
         features = torch.empty(len(rows), self.dim, dtype=dtype, device=device)
         for block in blocks(len(rows)):
-            features[block] = self._unit_rows(rows[block], device).to(dtype)
+            features[block] = self.unit_rows(rows[block], device).to(dtype)
         classes = self.classes_of(part)
         counts = torch.bincount(self.labels[rows], minlength=len(self.class_names))[classes]
         names = tuple(self.class_names[c] for c in classes)
@@ -266,7 +266,8 @@ class FeatureBank:
         ]
         return float(torch.cat(lengths).mean())
 
-    def _unit_rows(self, rows: Tensor, device: str | torch.device = "cpu") -> Tensor:
+    def unit_rows(self, rows: Tensor, device: str | torch.device = "cpu") -> Tensor:
+        """Some features as float32 of unit length, on a device."""
         scales = None if self.scales is None else self.scales[rows].to(device)
         return F.normalize(decode(self.features[rows].to(device), scales), dim=1)
 

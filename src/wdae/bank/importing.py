@@ -94,10 +94,8 @@ def import_parts(
     for part, one in read.items():
         if one.parts is not None:
             raise BankError(f"{files[part]} says itself which part each image is in; import it alone")
-    if (
-        len(sizes := {part.value: one.features.shape[1] for part, one in read.items()})
-        and len(set(sizes.values())) > 1
-    ):
+    sizes = {part.value: one.features.shape[1] for part, one in read.items()}
+    if len(set(sizes.values())) > 1:
         raise BankError(f"the files differ in feature size: {sizes}")
     if names is not None:
         order = next(iter(read.values())).names
@@ -113,13 +111,16 @@ def import_parts(
         np.concatenate([np.array([place[n] for n in one.names])[one.labels] for one in read.values()]),
         order,
         None,
-        next((one.base_weights for one in read.values() if one.base_weights is not None), None),
-        next((one.cosine_scale for one in read.values() if one.cosine_scale is not None), None),
+        None,
+        None,
     )
     parts = np.concatenate([np.full(len(one.labels), part.code) for part, one in read.items()])
-    weights, scale = (merged.base_weights, merged.cosine_scale)
+    weights: Array | None
     if base_weights is not None:
         weights, scale = read_weights(base_weights)
+    else:
+        weights = next((one.base_weights for one in read.values() if one.base_weights is not None), None)
+        scale = next((one.cosine_scale for one in read.values() if one.cosine_scale is not None), None)
     facts = {"source": {part.value: Path(path).name for part, path in files.items()}} | dict(info or {})
     return _build(merged, parts, weights, cosine_scale if cosine_scale is not None else scale, facts)
 
@@ -198,13 +199,14 @@ def _hold_out(parts: Array, labels: Array, names: Sequence[str], held_out: int |
         raise BankError(f"cannot hold out {held_out} images; give 0 or more")
     base = np.flatnonzero(parts == _BASE_TRAIN)
     rows = base[np.argsort(labels[base], kind="stable")]
-    counts = np.bincount(labels[rows], minlength=len(names))
+    sorted_labels = labels[rows]
+    counts = np.bincount(sorted_labels, minlength=len(names))
     n_held = counts // 5 if held_out is None else np.where(counts > 0, held_out, 0)
     for label in np.flatnonzero((n_held >= counts) & (counts > 0)):
         raise BankError(
             f"class {names[int(label)]!r} has {counts[label]} images; holding out {n_held[label]}"
             " leaves none to train on"
         )
-    position = np.arange(len(rows)) - (counts.cumsum() - counts)[labels[rows]]  # of an image in its class
-    parts[rows[position >= (counts - n_held)[labels[rows]]]] = _HELD_OUT
+    place = np.arange(len(rows)) - np.searchsorted(sorted_labels, sorted_labels)  # of an image in its class
+    parts[rows[place >= (counts - n_held)[sorted_labels]]] = _HELD_OUT
     return parts

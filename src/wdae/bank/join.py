@@ -41,7 +41,7 @@ def join_banks(banks: Sequence[FeatureBank]) -> FeatureBank:
     share = len(banks) ** -0.5
     for block in blocks(len(first.labels)):
         rows = torch.arange(len(first.labels))[block]
-        features[block] = torch.cat([bank._unit_rows(rows) for bank in banks], dim=1) * share
+        features[block] = torch.cat([bank.unit_rows(rows) for bank in banks], dim=1) * share
     queries = [bank.query_only for bank in banks if bank.query_only is not None]
     joined = FeatureBank.build(
         features,

@@ -5,8 +5,9 @@ The names load when first used, so that the command line's ``--help`` stays free
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wdae.lazy import lazy_names
 
 if TYPE_CHECKING:
     from wdae.classifier.base_knowledge import BaseKnowledge
@@ -16,20 +17,6 @@ if TYPE_CHECKING:
     from wdae.classifier.model import Example, Model
     from wdae.classifier.sources import learn
     from wdae.classifier.store import changing, load, save
-
-_HOMES = {
-    "Change": "history",
-    "Example": "model",
-    "BaseKnowledge": "base_knowledge",
-    "Head": "head",
-    "History": "history",
-    "LearnConfig": "learn_job",
-    "Model": "model",
-    "changing": "store",
-    "learn": "sources",
-    "load": "store",
-    "save": "store",
-}
 
 __all__ = [
     "BaseKnowledge",
@@ -45,8 +32,15 @@ __all__ = [
     "save",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"wdae.classifier.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'wdae.classifier' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    "wdae.classifier",
+    {
+        "wdae.classifier.history": ["Change", "History"],
+        "wdae.classifier.model": ["Example", "Model"],
+        "wdae.classifier.base_knowledge": ["BaseKnowledge"],
+        "wdae.classifier.head": ["Head"],
+        "wdae.classifier.learn_job": ["LearnConfig"],
+        "wdae.classifier.store": ["changing", "load", "save"],
+        "wdae.classifier.sources": ["learn"],
+    },
+)

@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wdae.classifier.light.sources import FEATURE_SUFFIXES, find_pictures
-from wdae.classifier.light.sources import is_feature_file as is_feature_file
+from wdae.classifier.light.sources import find_pictures, is_feature_file, no_backbone
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
-from wdae.errors import DataError, ModelError, listed
+from wdae.errors import DataError, listed
 from wdae.printing import warn
 from wdae.runs.progress import progress
 
@@ -72,10 +71,7 @@ def read_features(path: Path) -> Tensor:
 
 def _backbone(model: Model) -> PictureBackbone:
     if model.backbone is None:
-        raise ModelError(
-            "this model was learned from features and has no backbone for pictures; give a file of features"
-            f" ({', '.join(sorted(FEATURE_SUFFIXES))})"
-        )
+        raise no_backbone()
     return model.backbone
 
 

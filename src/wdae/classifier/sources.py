@@ -15,9 +15,9 @@ from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing, refuse_other
 from wdae.bank import FeatureBank
 from wdae.classifier.embedded import LITE_READY, embedded_model, lite_model
-from wdae.classifier.inputs import is_feature_file
 from wdae.classifier.learn_job import LearnConfig, LearnJob, Work
 from wdae.classifier.learning import MethodLike, RecipeLike, as_recipe, held_out_parts, learn_from_bank
+from wdae.classifier.light.sources import is_feature_file
 from wdae.classifier.model import Model
 from wdae.classifier.names import check_name, lookalikes
 from wdae.classifier.picture_backbone import PictureBackbone, load_backbone

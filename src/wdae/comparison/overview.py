@@ -11,7 +11,7 @@ from wdae.errors import RunError, nearest
 from wdae.evaluation.plots import LINES, MARKERS, figure, line_style
 from wdae.evaluation.results import Estimate, Result
 from wdae.evaluation.table import ResultTable
-from wdae.evaluation.text_table import TextTable, csv_records, json_records
+from wdae.evaluation.text_table import RecordTable, TextTable
 from wdae.printing import printable
 from wdae.runs.run import Run
 
@@ -23,7 +23,7 @@ Curve = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class RunsTable:
+class RunsTable(RecordTable):
     """Runs of ``wdae train``, ``pretrain`` or ``episodic``, with the keys in which their recipes differ."""
 
     metric: str
@@ -103,14 +103,6 @@ class RunsTable:
         if self.results:
             caption += " Test figures, in %, are not to choose by: validation classes are for that."
         return TextTable(head, rows, caption=caption, left=("run",))
-
-    def csv(self) -> str:
-        """One line for each record."""
-        return csv_records(self.records())
-
-    def json(self) -> str:
-        """A list of the records."""
-        return json_records(self.records())
 
     def draw(self, folder: Path) -> list[Path]:
         """The figure against the step, a line for each run, all in one picture."""

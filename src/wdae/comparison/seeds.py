@@ -13,9 +13,8 @@ from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import run_comparison
 from wdae.evaluation.results import Result
 from wdae.evaluation.table import ResultTable
-from wdae.evaluation.text_table import TextTable, csv_records, json_records
+from wdae.evaluation.text_table import RecordTable, TextTable
 from wdae.runs.run import Run
-from wdae.storage.files import write_text
 
 _METRICS = ("novel", "base", "all")
 
@@ -33,7 +32,7 @@ def run_seeds(run: Run, recipe: CompareRecipe, bank: FeatureBank) -> SeedsTable:
 
 
 @dataclass(frozen=True)
-class SeedsTable:
+class SeedsTable(RecordTable):
     """Results of the same methods on the same episodes, by seed of training.
 
     >>> facts = {"protocol": "few-way", "n_way": 5, "n_shot": 1, "seed": 0, "method": "mine"}
@@ -82,19 +81,9 @@ class SeedsTable:
         )
         return TextTable(["shots", "method", *_METRICS], rows, caption=caption, sections="shots")
 
-    def csv(self) -> str:
-        """One line for each record."""
-        return csv_records(self.records())
-
-    def json(self) -> str:
-        """A list of the records."""
-        return json_records(self.records())
-
     def save(self, folder: Path) -> None:
         """``seeds.csv``, ``.json`` and ``.md`` in a folder."""
-        texts = {"csv": self.csv(), "json": self.json() + "\n", "md": self.text().markdown() + "\n"}
-        for suffix, text in texts.items():
-            write_text(folder / f"seeds.{suffix}", text)
+        self.write(folder, "seeds")
 
 
 def _spread(found: Sequence[Result]) -> dict[str, float | None]:

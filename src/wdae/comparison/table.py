@@ -10,7 +10,7 @@ from typing import Any
 from wdae.evaluation.paper import PaperFigure
 from wdae.evaluation.results import Estimate, Result
 from wdae.evaluation.table import ResultTable
-from wdae.evaluation.text_table import TextTable, csv_records, json_records
+from wdae.evaluation.text_table import RecordTable, TextTable
 from wdae.storage.files import write_text
 
 BEGIN, END = "<!-- wdae compare: begin -->", "<!-- wdae compare: end -->"
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class ComparisonTable:
+class ComparisonTable(RecordTable):
     """Results of several methods beside their differences to one of them, the reference.
 
     Args:
@@ -121,22 +121,9 @@ class ComparisonTable:
             text += f" Features here: {self.backbone or 'backbone not named'}; the paper's backbones differ."
         return text
 
-    def markdown(self) -> str:
-        """The table for a document."""
-        return self.text().markdown() + "\n"
-
-    def csv(self) -> str:
-        """One line for each record."""
-        return csv_records(self.records())
-
-    def json(self) -> str:
-        """A list of the records."""
-        return json_records(self.records())
-
     def save(self, folder: Path) -> None:
         """``comparison.csv``, ``.json`` and ``.md`` in a folder."""
-        for suffix, text in (("csv", self.csv()), ("json", self.json() + "\n"), ("md", self.markdown())):
-            write_text(folder / f"comparison.{suffix}", text)
+        self.write(folder, "comparison")
 
     def into(self, document: Path) -> None:
         """Put the table into a Markdown document, in place of the one that an earlier call put there."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wdae.config.text import kind
-from wdae.errors import nearest
+from wdae.errors import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -40,7 +39,7 @@ def sentences(
         where: the place of a key, for the beginning of its sentence (``"line 3: "``).
     """
     known = {tuple(key.name.split(".")): key for key in keys}
-    told: set[tuple[str, ...]] = set()
+    reported: set[tuple[str, ...]] = set()
     out = []
     for error in errors:
         loc = tuple(str(part) for part in error["loc"])
@@ -50,9 +49,9 @@ def sentences(
         # Past a known leaf the location names a list's element or a member of a union.
         depth = max((n for n in range(len(loc) + 1) if loc[:n] in known), default=len(loc))
         path, rest = loc[:depth], loc[depth:]
-        if path in told:
+        if path in reported:
             continue
-        told.add(path)
+        reported.add(path)
         out.append(f"{where(path or loc)}{_sentence(error, path, rest, known.get(path))}")
     return out
 
@@ -75,7 +74,8 @@ def _sentence(error: ErrorDetails, path: tuple[str, ...], rest: tuple[str, ...],
             return f"'{name}' must have {words} {context[limit]} elements, got {value!r}"
         case "literal_error" | "enum":
             choices = [choice.strip("'") for choice in accepted.split(" | ")]
-            return f"'{name}' must be one of {', '.join(choices)}; got {value!r}{_close(str(value), choices)}"
+            hint = did_you_mean(str(value), choices)
+            return f"'{name}' must be one of {', '.join(choices)}; got {value!r}{hint}"
         case "value_error" | "assertion_error":
             problem = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
             return f"'{name}': {problem}" if name else problem
@@ -83,20 +83,15 @@ def _sentence(error: ErrorDetails, path: tuple[str, ...], rest: tuple[str, ...],
             return f"'{name}' must be {accepted}, got {value!r} ({kind(value)}){place}"
 
 
-def _close(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def _nearest_key(loc: tuple[str, ...], known: dict[tuple[str, ...], Key]) -> str:
     """A hint for an unknown key: a sibling's name, else the same name in another group, else all siblings."""
     siblings = [".".join(path) for path in known if path[:-1] == loc[:-1]]
     leaves = {path[-1]: ".".join(path) for path in known}
     name = ".".join(loc)
-    by_sibling = _close(loc[-1], [sibling.rpartition(".")[2] for sibling in siblings])
+    by_sibling = did_you_mean(loc[-1], [sibling.rpartition(".")[2] for sibling in siblings])
     if by_sibling:
         wanted = by_sibling.split("'")[1]
         return f"; did you mean '{'.'.join((*loc[:-1], wanted))}'?"
     if loc[-1] in leaves:
         return f"; did you mean '{leaves[loc[-1]]}'?"
-    return _close(name, [".".join(path) for path in known]) or nearest(name, siblings)
+    return did_you_mean(name, [".".join(path) for path in known]) or nearest(name, siblings)

@@ -5,8 +5,9 @@ The names load when first used: reading pictures needs no torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wdae.lazy import lazy_names
 
 if TYPE_CHECKING:
     from wdae.config.augment import AugmentConfig
@@ -16,25 +17,6 @@ if TYPE_CHECKING:
     from wdae.data.source import ArraySource, EncodedSource, FileSource, ImageSource
     from wdae.data.splits import ClassSplit, load_split
     from wdae.data.stream import Batch, CentralSquare, RandomSquare
-
-_HOMES = {
-    "AugmentConfig": "wdae.config.augment",
-    "PixelArray": "wdae.data.cache",
-    "pixels": "wdae.data.cache",
-    "ImageSet": "wdae.data.image_set",
-    "hold_out": "wdae.data.image_set",
-    "LAYOUTS": "wdae.data.layouts",
-    "open_dataset": "wdae.data.layouts",
-    "ArraySource": "wdae.data.source",
-    "EncodedSource": "wdae.data.source",
-    "FileSource": "wdae.data.source",
-    "ImageSource": "wdae.data.source",
-    "ClassSplit": "wdae.data.splits",
-    "load_split": "wdae.data.splits",
-    "Batch": "wdae.data.stream",
-    "CentralSquare": "wdae.data.stream",
-    "RandomSquare": "wdae.data.stream",
-}
 
 __all__ = [
     "LAYOUTS",
@@ -55,8 +37,15 @@ __all__ = [
     "pixels",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'wdae.data' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    "wdae.data",
+    {
+        "wdae.config.augment": ["AugmentConfig"],
+        "wdae.data.cache": ["PixelArray", "pixels"],
+        "wdae.data.image_set": ["ImageSet", "hold_out"],
+        "wdae.data.layouts": ["LAYOUTS", "open_dataset"],
+        "wdae.data.source": ["ArraySource", "EncodedSource", "FileSource", "ImageSource"],
+        "wdae.data.splits": ["ClassSplit", "load_split"],
+        "wdae.data.stream": ["Batch", "CentralSquare", "RandomSquare"],
+    },
+)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from wdae.data.decode import Pixels
 from wdae.data.source import ImageSource
 from wdae.errors import DataError, listed
-from wdae.parts import Part
+from wdae.parts import Part, mixed_kinds
 
 Labels = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.uint8]
@@ -68,18 +68,7 @@ class ImageSet:
         repeated = [name for name, times in Counter(self.class_names).items() if times > 1]
         if repeated:
             raise DataError(f"{self.name}: class names must differ; repeated: {listed(repeated)}")
-        self._check_kinds()
-
-    def _check_kinds(self) -> None:
-        kinds: dict[int, set[str]] = {}
-        for pair in np.unique(self.labels * len(Part) + self.parts).tolist():
-            label, code = divmod(pair, len(Part))
-            kinds.setdefault(label, set()).add(list(Part)[code].kind)
-        mixed = [
-            f"{self.class_names[label]!r} ({' and '.join(sorted(found))})"
-            for label, found in kinds.items()
-            if len(found) > 1
-        ]
+        mixed = mixed_kinds(np.unique(self.labels * len(Part) + self.parts).tolist(), self.class_names)
         if mixed:
             raise DataError(
                 f"{self.name}: a class is base, validation or novel, and only one of them;"

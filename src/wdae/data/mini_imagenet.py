@@ -14,12 +14,11 @@ from wdae.data.findings import Findings, Picture, build_file_set, read_csv, unev
 from wdae.data.image_set import ImageSet
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import ArraySource
-from wdae.data.splits import load_split
+from wdae.data.splits import FILES, load_split
 from wdae.errors import DataError, listed
 from wdae.parts import Part
 
 NAME = "mini-imagenet"
-SPLITS = {"train": Part.BASE_TRAIN, "val": Part.VALIDATION, "test": Part.NOVEL}
 _PER_CLASS = 600
 
 
@@ -27,7 +26,7 @@ def read_mini_imagenet(root: Path) -> Findings:
     """Read whichever of the three forms lies in ``root``."""
     if any(root.glob("mini-imagenet-cache-*.pkl")):
         findings = _read_pickles(root)
-    elif any((root / f"{split}.csv").is_file() for split in SPLITS):
+    elif any((root / f"{split}.csv").is_file() for split in FILES):
         findings = _read_lists(root)
     else:
         findings = read_benchmark_folders(root, load_split(NAME))
@@ -43,7 +42,7 @@ def _read_lists(root: Path) -> Findings:
         raise DataError(f"{root}: the lists are there, the folder images/ with the pictures is not; add it")
     present = set(os.listdir(images))  # noqa: PTH208 (names are all that is wanted)
     pictures: list[Picture] = []
-    for split, part in SPLITS.items():
+    for split, part in FILES.items():
         file = root / f"{split}.csv"
         if not file.is_file():
             findings.missing.append(f"the list {file.name}")
@@ -80,7 +79,7 @@ def _read_pickles(root: Path) -> Findings:
     labels: list[int] = []
     parts: list[int] = []
     classes: dict[str, Part] = {}
-    for split, part in SPLITS.items():
+    for split, part in FILES.items():
         file = root / f"mini-imagenet-cache-{split}.pkl"
         if not file.is_file():
             findings.missing.append(f"the file {file.name}")

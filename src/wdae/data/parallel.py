@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from wdae.data.source import ImageSource
 from wdae.errors import DataError
 from wdae.runs.progress import progress
+from wdae.runtime.process import available_cores
 
 Result = TypeVar("Result")
 Work = Callable[..., Result]
@@ -64,13 +65,6 @@ def in_chunks(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def available_cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine's."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _remember(source: ImageSource) -> None:

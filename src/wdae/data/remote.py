@@ -24,7 +24,7 @@ from wdae.data.decode import MAX_BYTES, SUFFIXES, Pixels
 from wdae.data.findings import Findings, Picture, build_file_set, part_named
 from wdae.data.folders import columns_of
 from wdae.data.source import FileNames, content_digest, decoded, file_stamp
-from wdae.errors import DataError, MissingExtraError, listed
+from wdae.errors import DataError, MissingExtraError, first_line, listed
 from wdae.parts import Part
 from wdae.storage.files import open_regular
 
@@ -116,7 +116,7 @@ class PlacedSource:
                 file.seek(place.start)
                 return file.read(place.size)
         except Exception as error:  # of the network, the bucket or the disk
-            raise DataError(f"{self.describe(index)} cannot be read: {_line(error)}") from error
+            raise DataError(f"{self.describe(index)} cannot be read: {first_line(error)}") from error
 
 
 def is_remote(path: str | Path) -> bool:
@@ -159,7 +159,9 @@ def read_bucket(root: str | Path, part: Part = Part.BASE_TRAIN) -> Findings:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{url} cannot be read: {_line(error)}; check the address and AWS's keys") from error
+        raise DataError(
+            f"{url} cannot be read: {first_line(error)}; check the address and AWS's keys"
+        ) from error
     if not found:
         raise DataError(f"{url} does not exist, or nothing is in it")
     stamps = content_digest(
@@ -246,7 +248,7 @@ def _members(tar: str) -> Iterator[tuple[str, Place, str | None]]:
                     read = members.extractfile(member)
                     labels[key] = read.read().decode().strip() if read is not None else ""
     except (tarfile.TarError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{tar} is no tar of pictures: {_line(error)}") from error
+        raise DataError(f"{tar} is no tar of pictures: {first_line(error)}") from error
     for key, place in places.items():
         yield key, place, labels.get(key) or None
 
@@ -281,7 +283,3 @@ def _bucket_of(_process: int) -> Any:
     except ImportError:
         raise MissingExtraError("s3fs", "s3", "reading from a bucket") from None
     return s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-
-
-def _line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]

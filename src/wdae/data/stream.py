@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from wdae.data.decode import Pixels, fit, resample
 from wdae.data.image_set import ImageSet
-from wdae.data.parallel import available_cores
 from wdae.data.source import ImageSource
 from wdae.errors import DataError, listed
+from wdae.runtime.process import available_cores
 
 Transform = Callable[[Pixels, np.random.Generator], Pixels]
 """One picture of any size, and a generator of its own, to uint8 [size, size, 3]."""

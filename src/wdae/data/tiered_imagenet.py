@@ -13,12 +13,10 @@ from wdae.data.findings import Findings
 from wdae.data.image_set import ImageSet
 from wdae.data.restricted_unpickler import load_pickle
 from wdae.data.source import EncodedSource
-from wdae.data.splits import load_split
+from wdae.data.splits import FILES, load_split
 from wdae.errors import DataError
-from wdae.parts import Part
 
 NAME = "tiered-imagenet"
-SPLITS = {"train": Part.BASE_TRAIN, "val": Part.VALIDATION, "test": Part.NOVEL}
 
 
 def read_tiered_imagenet(root: Path) -> Findings:
@@ -42,7 +40,7 @@ def _read_pickles(root: Path) -> Findings:
     classes: list[tuple[str, str]] = []
     expected = load_split(NAME)
     for (split, part), usual in zip(
-        SPLITS.items(), (expected.base, expected.validation, expected.novel), strict=True
+        FILES.items(), (expected.base, expected.validation, expected.novel), strict=True
     ):
         files = [root / f"{split}_images_png.pkl", root / f"{split}_labels.pkl"]
         gone = [file.name for file in files if not file.is_file()]

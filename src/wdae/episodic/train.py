@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,6 @@ from wdae.storage.checkpoint import (
 from wdae.storage.records import Count
 
 CHECKPOINT = "checkpoint.safetensors"
-_DRAWN_AHEAD = 1024  # episodes: indices are drawn for many at once, which costs less than step by step
 _EMBED_BATCH = 512
 _LONGEST_GRADIENT = 10.0  # gradients through an inner loop can be of any length
 
@@ -121,13 +121,8 @@ class EpisodeBatches:
 
     def since(self, step: int) -> Iterator[Tensor]:
         """Pictures ``[E · n · (K + Q), 3, S, S]`` of each step from ``step`` on, a class's shots first."""
-        size = self.config.episode.per_step
-        ahead = max(1, _DRAWN_AHEAD // size)
-        while True:
-            drawn = self.sampler.draw(step * size, ahead * size)
-            for i in range(ahead):
-                yield self._pictures(drawn[i * size : (i + 1) * size], step + i)
-            step += ahead
+        for number, episodes in enumerate(self.sampler.steps(step, self.config.episode.per_step), step):
+            yield self._pictures(episodes, number)
 
     @torch.no_grad()
     def _pictures(self, episodes: Episodes, step: int) -> Tensor:
@@ -165,7 +160,7 @@ def train_episodic(
     optimiser = torch.optim.AdamW(
         learner.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    state = State(learner, optimiser, _copy(learner))
+    state = State(learner, optimiser, deepcopy(learner.state_dict()))
     if resume:
         state.restore(run.path / CHECKPOINT, config)
         run.truncate_metrics(state.step)
@@ -234,7 +229,7 @@ def _validate(state: State, config: EpisodicRecipe, validation: ClassSet, run: R
     found = float(measure(state.learner, config, validation, count, seed).mean())
     run.log(step=state.step, validation=found)
     if found > state.best:
-        state.best, state.best_step, state.kept = found, state.step, _copy(state.learner)
+        state.best, state.best_step, state.kept = found, state.step, deepcopy(state.learner.state_dict())
 
 
 @torch.no_grad()
@@ -273,7 +268,3 @@ def pool_of(images: Tensor, labels: Tensor, names: tuple[str, ...]) -> ClassSet:
     counts = labels.bincount(minlength=len(names))
     pixels = images.permute(0, 2, 3, 1).flatten(1)[order]
     return ClassSet(pixels, counts.cumsum(0) - counts, counts, names)
-
-
-def _copy(learner: EpisodicLearner) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in learner.state_dict().items()}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wdae.printing import cell, csv_cell, json_text, markdown_cell, markdown_table, printable
+from wdae.storage.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,6 +82,35 @@ class TextTable:
         kind = "" if self.head else ' class="left"'
         head = f"<thead><tr>{top}</tr></thead>" if self.head else ""
         return f'<div class="wide"><table{kind}>{head}<tbody>{body}</tbody></table></div>'
+
+
+class RecordTable(ABC):
+    """A table that is flat records for programs and text for people."""
+
+    @abstractmethod
+    def records(self) -> list[dict[str, Any]]:
+        """Its lines, each with the same keys."""
+
+    @abstractmethod
+    def text(self) -> TextTable:
+        """The table for people."""
+
+    def csv(self) -> str:
+        """One line for each record."""
+        return csv_records(self.records())
+
+    def json(self) -> str:
+        """A list of the records."""
+        return json_records(self.records())
+
+    def markdown(self) -> str:
+        """The table for a document."""
+        return self.text().markdown() + "\n"
+
+    def write(self, folder: Path, name: str) -> None:
+        """``NAME.csv``, ``.json`` and ``.md`` in a folder."""
+        for suffix, text in (("csv", self.csv()), ("json", self.json() + "\n"), ("md", self.markdown())):
+            write_text(folder / f"{name}.{suffix}", text)
 
 
 def show(*tables: TextTable) -> None:

@@ -5,8 +5,9 @@ The names load when first used: what a method's file says is read without torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wdae.lazy import lazy_names
 
 if TYPE_CHECKING:
     from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support, WeightScorer
@@ -14,26 +15,6 @@ if TYPE_CHECKING:
     from wdae.methods.learned import LearnedMethod, Setting, StepLosses, TrainingBatch
     from wdae.methods.registry import find, is_learned, make, names, register
     from wdae.methods.wdae import WDAE
-
-_HOMES = {
-    "Adapter": "wdae.methods.base",
-    "BaseClasses": "wdae.methods.base",
-    "Method": "wdae.methods.base",
-    "Scorer": "wdae.methods.base",
-    "Support": "wdae.methods.base",
-    "WeightScorer": "wdae.methods.base",
-    "InitialEstimate": "wdae.methods.initial_estimate",
-    "LearnedMethod": "wdae.methods.learned",
-    "Setting": "wdae.methods.learned",
-    "StepLosses": "wdae.methods.learned",
-    "TrainingBatch": "wdae.methods.learned",
-    "find": "wdae.methods.registry",
-    "is_learned": "wdae.methods.registry",
-    "make": "wdae.methods.registry",
-    "names": "wdae.methods.registry",
-    "register": "wdae.methods.registry",
-    "WDAE": "wdae.methods.wdae",
-}
 
 __all__ = [
     "WDAE",
@@ -55,8 +36,13 @@ __all__ = [
     "register",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'wdae.methods' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    "wdae.methods",
+    {
+        "wdae.methods.base": ["Adapter", "BaseClasses", "Method", "Scorer", "Support", "WeightScorer"],
+        "wdae.methods.initial_estimate": ["InitialEstimate"],
+        "wdae.methods.learned": ["LearnedMethod", "Setting", "StepLosses", "TrainingBatch"],
+        "wdae.methods.registry": ["find", "is_learned", "make", "names", "register"],
+        "wdae.methods.wdae": ["WDAE"],
+    },
+)

@@ -186,6 +186,13 @@ class LearnedMethod(Method, nn.Module):
                 f"bank has {base.weights.shape[-2]}; train it on this bank"
             )
 
+    def check_n_way(self, n_novel: int, n_way: int) -> None:
+        """Refuse more novel classes than a network with an output for each was made for."""
+        if n_novel > n_way:
+            raise ModelError(
+                f"{self.name} was made for {n_way} novel classes, got {n_novel}; give n_way={n_novel}"
+            )
+
     def n_parameters(self) -> int:
         """How many numbers are learned."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)

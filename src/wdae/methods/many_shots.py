@@ -32,8 +32,7 @@ def draw_posterior(
         return None
     keys = torch.rand(len(train.features), generator=torch.Generator().manual_seed(seed)).to(train.device)
     order = (train.labels.double() + keys).argsort()  # class after class, in random order within each
-    starts = train.counts.cumsum(0) - train.counts
-    place = torch.arange(len(order), device=train.device) - starts[train.labels[order]]
+    place = torch.arange(len(order), device=train.device) - train.starts[train.labels[order]]
     chosen = order[place < per_class]
     if len(chosen) > _MOST_ANCHORS:
         chosen = chosen[keys[chosen].argsort()[:_MOST_ANCHORS]]

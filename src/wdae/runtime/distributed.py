@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from wdae.errors import RunError
+from wdae.errors import RunError, first_line
 from wdae.runtime.device import pick_device
 
 BEAT_S, PATIENCE_S = 1.0, 20.0
@@ -139,7 +139,7 @@ def join(device: str | None = None) -> Iterator[Team]:
     except (dist.DistBackendError, RuntimeError) as error:
         if not _is_lost_contact(error):
             raise
-        raise RunError(_lost(rank, size, str(error).splitlines()[0])) from error
+        raise RunError(_lost(rank, size, first_line(error))) from error
     finally:
         stop.set()
         dist.destroy_process_group()

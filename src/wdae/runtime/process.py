@@ -1,4 +1,4 @@
-"""Settings of the whole process, made by the command line before torch is loaded."""
+"""The process: the cores it may use, and settings that are made before torch is loaded."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ def shorten_thread_waits() -> None:
     """
     for name, value in SHORT_WAIT.items():
         os.environ.setdefault(name, value)
+
+
+def available_cores() -> int:
+    """The cores this process may use, which in a container are fewer than the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

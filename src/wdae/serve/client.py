@@ -104,17 +104,8 @@ class Client:
 
     def classes(self, model: str, kind: str | None = None, search: str = "") -> list[schemas.Class]:
         """The classes of a model; ``kind`` is added or base."""
-        asked: dict[str, Any] = {"search": search, "limit": 1000, "offset": 0}
-        if kind is not None:
-            asked["kind"] = kind
-        items: list[schemas.Class] = []
-        while True:
-            page = self._get(
-                f"/models/{model}/classes", schemas.Classes, params=asked | {"offset": len(items)}
-            )
-            items += page.items
-            if not page.items or len(items) >= page.total:
-                return items
+        asked = {"search": search} | ({} if kind is None else {"kind": kind})
+        return self._all(f"/models/{model}/classes", schemas.Classes, asked)
 
     def teach(
         self, model: str, classes: Mapping[str, Sequence[PictureLike]], *, revision: int | None = None
@@ -137,12 +128,7 @@ class Client:
 
     def examples(self, model: str, class_id: str) -> list[schemas.Example]:
         """The examples of a class."""
-        path, items = f"/models/{model}/classes/{class_id}/examples", list[schemas.Example]()
-        while True:
-            page = self._get(path, schemas.Examples, params={"offset": len(items), "limit": 1000})
-            items += page.items
-            if not page.items or len(items) >= page.total:
-                return items
+        return self._all(f"/models/{model}/classes/{class_id}/examples", schemas.Examples, {})
 
     def move(self, model: str, pictures: Sequence[str], to: str) -> int:
         """Make examples those of another class; the new revision."""
@@ -267,6 +253,17 @@ class Client:
 
     def _get(self, path: str, kind: type[S], **options: Any) -> S:
         return self._send("GET", path, kind, **options)
+
+    def _all(
+        self, path: str, kind: type[schemas.Classes] | type[schemas.Examples], asked: dict[str, Any]
+    ) -> list[Any]:
+        """The items of all pages."""
+        items: list[Any] = []
+        while True:
+            page = self._get(path, kind, params=asked | {"offset": len(items), "limit": 1000})
+            items += page.items
+            if not page.items or len(items) >= page.total:
+                return items
 
     def _send(self, method: str, path: str, kind: type[S], **options: Any) -> S:
         return kind.model_validate_json(self._request(method, path, **options).content)

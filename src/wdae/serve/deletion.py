@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from wdae.serve.database.connection import Database
+from wdae.serve.database.connection import Database, chunks
 from wdae.serve.database.tables import Deletion, ModelRow, PictureRow
 from wdae.serve.pictures import PictureStore
 
@@ -31,9 +31,7 @@ def note(session: Session, model: str, pictures: Iterable[str]) -> None:
 
 def take_back(session: Session, model: str, pictures: Iterable[str]) -> None:
     """These are to stay."""
-    every = list(pictures)
-    for start in range(0, len(every), _AT_ONCE):
-        some = every[start : start + _AT_ONCE]
+    for some in chunks(pictures):
         session.execute(delete(Deletion).where(Deletion.model == model, Deletion.picture.in_(some)))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from wdae.errors import StorageError, WdaeError
+from wdae.errors import StorageError, WdaeError, first_line
 from wdae.serve.database.connection import Database, now
 from wdae.serve.database.tables import JobRow
 from wdae.serve.problems import NotFoundError
@@ -83,9 +83,7 @@ class Jobs:
         """A job."""
         with self.database.reading() as session:
             row = session.get(JobRow, job)
-        if row is None:
-            raise NotFoundError(f"there is no job {job!r:.80}; GET …/jobs lists those there are")
-        return row
+        return _there(row, job)
 
     def some(self, offset: int = 0, limit: int = 100) -> Sequence[JobRow]:
         """Jobs, the newest first."""
@@ -96,9 +94,7 @@ class Jobs:
     def cancel(self, job: str) -> JobRow:
         """End a job that has not ended; whoever works on it stops at its next step."""
         with self.database.writing() as session:
-            row = session.get(JobRow, job, with_for_update=True)
-            if row is None:
-                raise NotFoundError(f"there is no job {job!r:.80}; GET …/jobs lists those there are")
+            row = _there(session.get(JobRow, job, with_for_update=True), job)
             if row.state not in ENDED:
                 row.state, row.message, row.updated = CANCELLED, "cancelled", now()
         return row
@@ -194,17 +190,12 @@ class Runner:
             if thread.ident is not None:
                 thread.join(seconds)
 
-    @property
-    def stopping(self) -> bool:
-        """Whether the service is about to end."""
-        return self._end.is_set()
-
     def _work(self) -> None:
         while not self._end.is_set():
             try:
                 row = self.jobs.claim()
             except SQLAlchemyError as error:  # the database is away; it will be back
-                _log.warning("no job can be taken up: %s", str(error).splitlines()[0])
+                _log.warning("no job can be taken up: %s", first_line(error))
                 self._end.wait(5 * self.every)
                 continue
             if row is None:
@@ -222,7 +213,7 @@ class Runner:
         try:
             self.tidy()
         except (SQLAlchemyError, StorageError, OSError) as error:
-            _log.warning("deletions wait: %s", str(error).splitlines()[0])
+            _log.warning("deletions wait: %s", first_line(error))
 
     def run(self, row: JobRow) -> None:
         """Do one job that was claimed."""
@@ -236,9 +227,9 @@ class Runner:
         except _StoppedError:
             self._let_go(row.id)
         except (SQLAlchemyError, StorageError, OSError) as error:  # storage away or full: tried again later
-            _log.warning("job %s is interrupted: %s", row.id, str(error).splitlines()[0])
+            _log.warning("job %s is interrupted: %s", row.id, first_line(error))
             self._end.wait(5 * self.every)
-            self._let_go(row.id, message=f"interrupted, will go on: {str(error).splitlines()[0]:.200}")
+            self._let_go(row.id, message=f"interrupted, will go on: {first_line(error)}")
         except WdaeError as error:
             self._fail(row.id, str(error))
         except Exception:
@@ -283,6 +274,12 @@ class _Stoppable(Job):
         super().step(done, message, total)
         if self._end.is_set():
             raise _StoppedError
+
+
+def _there(row: JobRow | None, job: str) -> JobRow:
+    if row is None:
+        raise NotFoundError(f"there is no job {job!r:.80}; GET …/jobs lists those there are")
+    return row
 
 
 def new_job_id() -> str:

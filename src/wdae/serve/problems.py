@@ -14,7 +14,7 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 
-from wdae.errors import MissingExtraError, StorageError, WdaeError
+from wdae.errors import MissingExtraError, StorageError, WdaeError, first_line
 from wdae.serve.observe import request_id
 
 MEDIA_TYPE = "application/problem+json"
@@ -114,7 +114,7 @@ def install(app: FastAPI) -> None:
         )
         if isinstance(error, DataError):
             return problem(request, 422, "some text or number in this is not one that a database can keep")
-        _log.error("database: %s", str(error).splitlines()[0])
+        _log.error("database: %s", first_line(error))
         if not away:
             return problem(request, 500, "the database refused this; the log of the service says why")
         detail = f"the database cannot be reached; try again in {RETRY_AFTER} seconds"

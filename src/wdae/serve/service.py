@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from wdae.serve.access import Access, Me, needs
 from wdae.serve.database.connection import Database
@@ -86,6 +86,7 @@ ClassId = Annotated[
 PictureId = Annotated[
     str, Path(alias="p", max_length=64, description="id of a picture", examples=["9f86d081884c7d65"])
 ]
+Offset = Annotated[int, Query(ge=0, le=10**9)]
 Reader = Annotated[Me, needs("read")]
 Teacher = Annotated[Me, needs("teach")]
 Admin = Annotated[Me, needs("admin")]

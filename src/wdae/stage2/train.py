@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -28,7 +29,6 @@ from wdae.stage2.state import TrainingProgress, build_optimiser, learning_rate, 
 
 Log = Callable[[dict[str, Any]], None]
 L = TypeVar("L", bound=nn.Module)
-_DRAW_AHEAD = 1024  # episodes whose indices are drawn at once
 
 
 class FitOptions(TypedDict, total=False):
@@ -129,7 +129,7 @@ def fit(
     if not any(p.requires_grad for p in learner.parameters()):
         return learner.eval()
     optimiser = build_optimiser(learner, config, device)
-    progress, best = TrainingProgress(), _copy(learner)
+    progress, best = TrainingProgress(), deepcopy(learner.state_dict())
     if resume:
         if checkpoint is None or not checkpoint.exists():
             raise RunError(f"nothing to resume: there is no checkpoint at {checkpoint}")
@@ -138,7 +138,7 @@ def fit(
     by_default = device.type == "cuda" and isinstance(learner, Learner)  # inner loops do not compile
     if recipe.compile if recipe.compile is not None else by_default:
         forward = torch.compile(learner, dynamic=False)
-    batches = _batches(sampler, config, progress.step)
+    batches = sampler.steps(progress.step, config.episodes_per_step)
     weights = unit(base_classes(bank, device).weights)
     queries = pool.features.to(dtype) if isinstance(learner, Learner) else None
     generator = torch.Generator(device) if forward is learner else None
@@ -186,7 +186,7 @@ def fit(
                     if line["validation"] > progress.best:
                         progress.best, progress.best_step = line["validation"], progress.step
                         progress.stale = 0
-                        best = _copy(learner) if config.keep == "best" else best
+                        best = deepcopy(learner.state_dict()) if config.keep == "best" else best
                     learner.train()
                 progress.history.append(line)
                 if on_progress is not None:
@@ -248,21 +248,6 @@ def _in_groups(
                 tensor.copy_(piece)
             at += tensor.numel()
     return mean[:4]
-
-
-def _copy(learner: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in learner.state_dict().items()}
-
-
-def _batches(sampler: EpisodeSampler, config: TrainingConfig, step: int) -> Iterator[Episodes]:
-    """Episodes of step after step; indices are drawn well ahead, which costs less than step by step."""
-    size = config.episodes_per_step
-    ahead = max(1, _DRAW_AHEAD // size)
-    while True:
-        drawn = sampler.draw(step * size, ahead * size)
-        for i in range(ahead):
-            yield drawn[i * size : (i + 1) * size]
-        step += ahead
 
 
 def _reseed(generator: torch.Generator | None, seed: int, device: torch.device) -> None:

@@ -53,10 +53,7 @@ def stream_items(
     if not files:
         return
     if folder.manifest.backbone is None:
-        raise ModelError(
-            "this model was learned from features and has no backbone for pictures; give a file of features"
-            f" ({', '.join(sorted(FEATURE_SUFFIXES))})"
-        )
+        raise no_backbone()
     light = folder.backbone() if _is_light(device, len(files)) else None
     with progress(len(files), "classifying", "pictures") as bar:
         for rows, features, faults in light.embed(files) if light else _by_torch(folder, files, device):
@@ -64,6 +61,14 @@ def stream_items(
                 yield [files[row] for row in rows], features
             unreadable += faults.values()
             bar.update(len(rows) + len(faults))
+
+
+def no_backbone() -> ModelError:
+    """The error where pictures are given to a model that takes features."""
+    return ModelError(
+        "this model was learned from features and has no backbone for pictures; give a file of features"
+        f" ({', '.join(sorted(FEATURE_SUFFIXES))})"
+    )
 
 
 def why_not(images: ImageSet, row: int) -> str:

@@ -11,6 +11,8 @@ from wdae.errors import DataError, nearest
 from wdae.parts import Part
 
 BENCHMARKS = ("mini-imagenet", "tiered-imagenet", "imagenet-fs")
+FILES = {"train": Part.BASE_TRAIN, "val": Part.VALIDATION, "test": Part.NOVEL}
+"""How the files of MiniImageNet and tieredImageNet call their parts."""
 
 Reading = Literal["names", "positions"]
 """How the ImageNet-FS split is read: by its own class names, or its positions in the sorted class list.

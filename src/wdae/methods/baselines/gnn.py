@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
@@ -33,7 +32,40 @@ class Adjacency(nn.Module):
         return logits - self.strength * difference.float().square().sum(-1)
 
 
-class ExampleGraph(LearnedMethod):
+class _ShotGraph(LearnedMethod):
+    """What both networks below share: a complete graph of the shots and one query, one hidden layer."""
+
+    embed: nn.Linear
+    append: nn.Linear
+    first: Adjacency
+
+    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
+        """The linear map along the principal directions of the base-train features."""
+        principal_init(self.embed, pool.features)
+
+    def _among(self, nodes: Tensor, real: Tensor) -> Tensor:
+        """Log edge strengths among the shots ``[E, M, M]``: no edge to itself, none to padding."""
+        among: Tensor = self.first(nodes.unsqueeze(2), nodes.unsqueeze(1))
+        off = torch.eye(among.shape[-1], dtype=torch.bool, device=among.device) | ~real.unsqueeze(1)
+        return among.masked_fill(off, -torch.inf)
+
+    def _with_query(self, nodes: Tensor, among: Tensor, query: Tensor, to_query: Tensor) -> Tensor:
+        """The shots' nodes after the hidden layer ``[E, Q, M, H + A]``: each receives from all others and Q.
+
+        Shapes: nodes ``[E, M, H]``, among ``[E, M, M]``, query ``[E, Q, H]``, to_query ``[E, Q, M]``.
+        """
+        M = among.shape[-1]
+        pairs = among.unsqueeze(1).expand(-1, query.shape[1], -1, -1)
+        edges = torch.softmax(torch.cat([pairs, to_query.unsqueeze(-1)], dim=-1), dim=-1)  # [E, Q, M, M + 1]
+        mixed = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
+        return self._append(nodes.unsqueeze(1).expand_as(mixed), mixed)
+
+    def _append(self, nodes: Tensor, mixed: Tensor) -> Tensor:
+        added = F.leaky_relu(self.append(torch.cat([nodes, mixed.to(nodes.dtype)], dim=-1)))
+        return torch.cat([nodes, 0.1 * added], dim=-1)  # small at first: edges begin as plain distances
+
+
+class ExampleGraph(_ShotGraph):
     """A graph network over the shots and one query, whose nodes hold no labels.
 
     After Victor Garcia, Joan Bruna, "Few-Shot Learning with Graph Neural Networks", ICLR 2018,
@@ -65,44 +97,25 @@ class ExampleGraph(LearnedMethod):
         self.append = linear(2 * size, added, generator)
         self.last = Adjacency(size + added, 32, setting.scale / 2, generator)
 
-    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
-        """The linear map along the principal directions of the base-train features."""
-        principal_init(self.embed, pool.features)
-
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Log-probability of each class: the strength of the query's edges to its shots."""
         examples = support_examples(support)
         real = examples.weight > 0  # [E, M]
         nodes = self.embed(unit(examples.features))  # [E, M, H]
-        among = self.first(nodes.unsqueeze(2), nodes.unsqueeze(1))  # [E, M, M]
-        M = among.shape[-1]
-        off = torch.eye(M, dtype=torch.bool, device=among.device) | ~real.unsqueeze(1)
-        among = among.masked_fill(off, -torch.inf)  # no edge to itself, none to padding
+        among = self._among(nodes, real)
 
         def scorer(queries: Tensor) -> Tensor:
             query = self.embed(unit(queries))  # [E, Q, H]
             to_query = self.first(query.unsqueeze(2), nodes.unsqueeze(1))  # [E, Q, M]
-            # Shots receive from all other shots and the query; the query receives from all shots.
-            edges = torch.softmax(
-                torch.cat(
-                    [among.unsqueeze(1).expand(-1, query.shape[1], -1, -1), to_query.unsqueeze(-1)], dim=-1
-                ),
-                dim=-1,
-            )  # [E, Q, M, M + 1]
-            mixed = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
-            shots = self._append(nodes.unsqueeze(1).expand_as(mixed), mixed)  # [E, Q, M, H + A]
+            shots = self._with_query(nodes, among, query, to_query)
             to_shots = torch.softmax(to_query.masked_fill(~real.unsqueeze(1), -torch.inf), -1)
             query = self._append(query, to_shots @ nodes.to(to_shots.dtype))  # [E, Q, H + A]
             return examples.read(self.last(query.unsqueeze(2), shots))
 
         return scorer
 
-    def _append(self, nodes: Tensor, mixed: Tensor) -> Tensor:
-        added = F.leaky_relu(self.append(torch.cat([nodes, mixed.to(nodes.dtype)], dim=-1)))
-        return torch.cat([nodes, 0.1 * added], dim=-1)  # small at first: edges begin as plain distances
 
-
-class GraphNetwork(LearnedMethod):
+class GraphNetwork(_ShotGraph):
     """A graph network over the shots and one query, with the labels in the nodes.
 
     Victor Garcia, Joan Bruna, "Few-Shot Learning with Graph Neural Networks", ICLR 2018,
@@ -145,33 +158,22 @@ class GraphNetwork(LearnedMethod):
             labels = slice(node + added + size, node + added + node)  # of what the edges bring
             self.classify.weight[:, labels] += setting.scale * torch.eye(n_way)
 
-    def prepare(self, base: BaseClasses, pool: ClassSet, generator: torch.Generator) -> None:
-        """The linear map along the principal directions of the base-train features."""
-        principal_init(self.embed, pool.features)
-
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """What the last layer says of the query's node."""
         n = support.features.shape[1]
-        if n > self.n_way:
-            raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
+        self.check_n_way(n, self.n_way)
         examples = support_examples(support)
         real = examples.weight > 0  # [E, M]
         labels = F.pad(examples.targets, (0, self.n_way - n))
         nodes = torch.cat([self.embed(unit(examples.features)), labels], dim=-1)  # [E, M, H]
-        among = self.first(nodes.unsqueeze(2), nodes.unsqueeze(1))  # [E, M, M]
-        M = among.shape[-1]
-        off = torch.eye(M, dtype=torch.bool, device=among.device) | ~real.unsqueeze(1)
-        among = among.masked_fill(off, -torch.inf)  # no edge to itself, none to padding
+        among = self._among(nodes, real)
 
         def scorer(queries: Tensor) -> Tensor:
             embedded = self.embed(unit(queries))
             unknown = embedded.new_full((*embedded.shape[:-1], self.n_way), 1 / self.n_way)
             query = torch.cat([embedded, unknown], dim=-1)  # [E, Q, H]
             to_query = self.first(query.unsqueeze(2), nodes.unsqueeze(1))  # [E, Q, M]
-            pairs = among.unsqueeze(1).expand(-1, query.shape[1], -1, -1)
-            edges = torch.softmax(torch.cat([pairs, to_query.unsqueeze(-1)], dim=-1), dim=-1)
-            mixed = edges[..., :M] @ nodes.unsqueeze(1).to(edges.dtype) + edges[..., M:] * query.unsqueeze(2)
-            shots = self._append(nodes.unsqueeze(1).expand_as(mixed), mixed)  # [E, Q, M, H + A]
+            shots = self._with_query(nodes, among, query, to_query)
             query = self._append(query, self._mix(to_query, real, nodes.unsqueeze(1)))  # [E, Q, H + A]
             strength = self.last(query.unsqueeze(2), shots)  # [E, Q, M]
             read = self._mix(strength, real, shots)
@@ -185,7 +187,3 @@ class GraphNetwork(LearnedMethod):
         """Neighbours ``[E, Q or 1, M, H]`` of the query, by edge strengths ``[E, Q, M]``: ``[E, Q, H]``."""
         shares = torch.softmax(strength.masked_fill(~real.unsqueeze(1), -torch.inf), -1)
         return (shares.unsqueeze(-2) @ nodes.to(shares.dtype)).squeeze(-2)
-
-    def _append(self, nodes: Tensor, mixed: Tensor) -> Tensor:
-        added = F.leaky_relu(self.append(torch.cat([nodes, mixed.to(nodes.dtype)], dim=-1)))
-        return torch.cat([nodes, 0.1 * added], dim=-1)  # small at first: edges begin as plain distances

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import LinearScorer, support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
@@ -68,8 +67,7 @@ class Maml(LearnedMethod):
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """The inner loop."""
         examples, n = support_examples(support), support.features.shape[1]
-        if n > self.n_way:
-            raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
+        self.check_n_way(n, self.n_way)
         size = self.dim**0.5  # entries of about unit size
         with full_precision(support.features):
             shots = size * unit(examples.features.float())

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
@@ -80,8 +79,7 @@ class ShiftedNeurons(LearnedMethod):
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Fill the memory with the shots."""
         n = support.features.shape[1]
-        if n > self.n_way:
-            raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
+        self.check_n_way(n, self.n_way)
         examples = support_examples(support)
         shots = unit(examples.features)
         hidden = self.first(shots)  # [E, M, H]

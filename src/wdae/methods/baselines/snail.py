@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdae.bank import ClassSet
-from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Scorer, Support
 from wdae.methods.examples import support_examples
 from wdae.methods.learned import FEW_WAY, LearnedMethod, Random, Setting
@@ -135,8 +134,7 @@ class Snail(LearnedMethod):
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
         """Read the support once; every query continues it."""
         _, n, K, _ = support.features.shape
-        if n > self.n_way:
-            raise ModelError(f"{self.name} was made for {self.n_way} novel classes, got {n}; give n_way={n}")
+        self.check_n_way(n, self.n_way)
         rows = support_examples(support)
         labels = F.pad(rows.targets, (0, self.n_way - n))
         sequence = torch.cat([self._embed(rows.features), labels], dim=-1)

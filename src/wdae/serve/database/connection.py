@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ _MIGRATING = 0x77646165  # the number of PostgreSQL's advisory lock: one program
 def now() -> str:
     """The time, as tables have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def chunks(values: Iterable[str], size: int = 500) -> Iterator[list[str]]:
+    """Ids as many at a time as a statement takes."""
+    rest = iter(values)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 class Database:

@@ -17,7 +17,7 @@ from sqlalchemy.sql import ColumnElement
 
 from wdae.classifier.names import shorten
 from wdae.serve import deletion
-from wdae.serve.database.connection import Database, now
+from wdae.serve.database.connection import Database, chunks, now
 from wdae.serve.database.tables import (
     ClassName,
     ClassRow,
@@ -29,8 +29,6 @@ from wdae.serve.database.tables import (
     Revision,
 )
 from wdae.serve.problems import ConflictError, NotFoundError, StaleError
-
-_CHUNK = 500  # ids of a statement
 
 
 def new_id() -> str:
@@ -88,7 +86,7 @@ class RevisionChange:
         self.summary: dict[str, Any] = {}
         self.is_change = False
         latest = session.get(Revision, (self.model, self.before))
-        self.parent = self.state_before = latest.state if latest else 0
+        self.parent = latest.state if latest else 0
         self.novel_share = latest.novel_share if latest else None
         self.state = self.number
 
@@ -131,7 +129,7 @@ class RevisionChange:
         if pictures is None:
             return {row[0]: row[1] for row in self.session.execute(wanted)}
         found: dict[str, str] = {}
-        for some in _chunks(pictures):
+        for some in chunks(pictures):
             for picture, class_id in self.session.execute(wanted.where(Placement.picture.in_(some))):
                 found[picture] = class_id
         return found
@@ -181,7 +179,7 @@ class RevisionChange:
         column: InstrumentedAttribute[str],
         values: Iterable[str],
     ) -> None:
-        for some in _chunks(values):
+        for some in chunks(values):
             of = and_(table.model == self.model, table.until.is_(None), column.in_(some))
             # What this very revision has opened never was: it goes without a trace.
             self.session.execute(delete(table).where(of, table.since == self.number))
@@ -259,7 +257,7 @@ def redo_target(session: Session, model: str, revision: int) -> int:
 def delete_pictures(session: Session, model: str, pictures: Iterable[str]) -> list[str]:
     """Remove pictures for good, from every revision; those that there were."""
     gone: list[str] = []
-    for some in _chunks(pictures):
+    for some in chunks(pictures):
         of = and_(PictureRow.model == model, PictureRow.id.in_(some))
         gone += session.scalars(select(PictureRow.id).where(of))
         for table in (Placement, FeatureRow):
@@ -268,9 +266,3 @@ def delete_pictures(session: Session, model: str, pictures: Iterable[str]) -> li
     session.execute(delete(HeadRow).where(HeadRow.model == model))  # which was made from them, too
     deletion.note(session, model, gone)
     return gone
-
-
-def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
-    every = list(values)
-    for start in range(0, len(every), _CHUNK):
-        yield every[start : start + _CHUNK]

@@ -19,9 +19,9 @@ from wdae.classifier.model import Model
 from wdae.classifier.names import chosen
 from wdae.classifier.predictions import Prediction, TorchAnswers, answers_of
 from wdae.data.decode import Pixels
-from wdae.data.parallel import available_cores
 from wdae.nn.cosine import unit
-from wdae.serve.database.connection import Database
+from wdae.runtime.process import available_cores
+from wdae.serve.database.connection import Database, chunks
 from wdae.serve.database.revisions import alive, latest, names_at
 from wdae.serve.database.tables import FeatureRow, Placement, Revision
 from wdae.serve.engine.batching import Batcher
@@ -203,9 +203,9 @@ class Engine:
             if len(missing) > 1000 and len(missing) > len(placed) // 2:
                 found = {row[0]: row[1] for row in session.execute(wanted)}
             else:
-                for start in range(0, len(missing), 500):
-                    some = wanted.where(FeatureRow.picture.in_(missing[start : start + 500]))
-                    found |= {row[0]: row[1] for row in session.execute(some)}
+                for some in chunks(missing):
+                    rest = session.execute(wanted.where(FeatureRow.picture.in_(some)))
+                    found |= {row[0]: row[1] for row in rest}
         placed = {picture: c for picture, c in placed.items() if picture in rows or picture in found}
         vectors = vectors[: len(placed)]
         for i, picture in enumerate(placed):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from wdae.classifier.names import folded
 from wdae.serve.engine import Loaded
 from wdae.serve.schemas import Changed, ChangedClass, Class, Classes, Kind, Merge, NewClass
-from wdae.serve.service import ClassId, Here, IfMatch, ModelId, Reader, Teacher
+from wdae.serve.service import ClassId, Here, IfMatch, ModelId, Offset, Reader, Teacher
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models/{m}/classes", tags=["classes"])
@@ -43,7 +43,7 @@ def list_classes(
     m: ModelId,
     kind: Kind | None = None,
     search: Annotated[str, Query(max_length=200, description="letters that the name has")] = "",
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Classes:
     """The classes of a model, those that were added first."""

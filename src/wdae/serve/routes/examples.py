@@ -15,7 +15,7 @@ from wdae.serve.database.tables import PictureRow
 from wdae.serve.engine import Loaded
 from wdae.serve.problems import NotFoundError, ProblemError
 from wdae.serve.schemas import AddedExample, Changed, Example, Examples, Move, RefusedFile, Removal, Taught
-from wdae.serve.service import ClassId, Here, IfMatch, ModelId, PictureId, Reader, Service, Teacher
+from wdae.serve.service import ClassId, Here, IfMatch, ModelId, Offset, PictureId, Reader, Service, Teacher
 from wdae.serve.teaching import Shown, Teaching
 from wdae.serve.uploads import Refused
 
@@ -95,7 +95,7 @@ def list_examples(
     me: Reader,
     m: ModelId,
     c: ClassId,
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Examples:
     """The examples that a class was given."""

@@ -14,7 +14,7 @@ from wdae.serve.database.revisions import model_row, redo_target
 from wdae.serve.database.tables import ClassName, Revision
 from wdae.serve.problems import ConflictError
 from wdae.serve.schemas import Changed, History, RevisionOut, Undo
-from wdae.serve.service import Here, IfMatch, ModelId, Reader, Teacher
+from wdae.serve.service import Here, IfMatch, ModelId, Offset, Reader, Teacher
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models/{m}", tags=["history"])
@@ -26,7 +26,7 @@ def history(
     here: Here,
     me: Reader,
     m: ModelId,
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 200,
 ) -> History:
     """Every change of a model, the latest first."""

@@ -15,7 +15,7 @@ from wdae.serve.engine import Answer, Question
 from wdae.serve.engine.knowing import cost_of, insights, map_of, most_useful, sentences
 from wdae.serve.routes.predictions import ONE_PICTURE, Asked, ask, one_picture, prediction, ready
 from wdae.serve.schemas import Cost, ExplanationOut, Insight, Map, Next, NextItem, RefusedFile
-from wdae.serve.service import Here, ModelId, Reader
+from wdae.serve.service import Here, ModelId, Offset, Reader
 
 router = APIRouter(prefix="/models/{m}", tags=["insight"])
 
@@ -25,7 +25,7 @@ def insight(
     here: Here,
     me: Reader,
     m: ModelId,
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Insight:
     """For each added class: what it is confused with, whether more pictures would help, what looks odd."""

@@ -19,7 +19,7 @@ from wdae.serve.database.tables import JobRow
 from wdae.serve.jobs import DONE, ENDED, new_job_id
 from wdae.serve.problems import ConflictError, ProblemError
 from wdae.serve.schemas import JobOut, JobsOut
-from wdae.serve.service import Admin, Here, ModelId, Reader, Service, Teacher
+from wdae.serve.service import Admin, Here, ModelId, Offset, Reader, Service, Teacher
 from wdae.serve.uploads.archives import count_files
 
 router = APIRouter(tags=["jobs"])
@@ -80,7 +80,7 @@ def _start(
 def list_jobs(
     here: Here,
     me: Reader,
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> JobsOut:
     """Jobs, the newest first."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from wdae.errors import DataError
 from wdae.printing import printable, size_text
+from wdae.runtime.process import available_cores
 from wdae.serve.limits import Limits
 from wdae.serve.uploads.decoder import receive, send
 
@@ -66,7 +67,7 @@ class Decoders:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.count = limits.decoders or min(4, _cores())
+        self.count = limits.decoders or min(4, available_cores())
         self._idle: queue.LifoQueue[_Process | None] = queue.LifoQueue()  # the last one used is the warmest
         for _ in range(self.count):
             self._idle.put(None)
@@ -203,12 +204,6 @@ class _Process:
         for pipe in (self.into, self.out):
             with suppress(OSError):  # what was still to be written has nowhere to go
                 pipe.close()
-
-
-def _cores() -> int:
-    from wdae.data.parallel import available_cores
-
-    return available_cores()
 
 
 def _refuse_other_kinds(data: bytes) -> None:
