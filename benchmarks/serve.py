@@ -345,9 +345,7 @@ def start() -> dict[str, Any]:
     for _ in range(3):
         with tempfile.TemporaryDirectory() as place:
             for name in ("first", "later"):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", 0))
-                    port = int(one.getsockname()[1])
+                port = free_port()
                 words = ["serve", "--data", f"{place}/data", "--port", str(port)]
                 began = time.perf_counter()
                 process = subprocess.Popen(

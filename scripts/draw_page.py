@@ -10,18 +10,16 @@ from __future__ import annotations
 import math
 import random
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFilter
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/helpers"))
+from running_service import RunningService
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = [
@@ -86,36 +84,6 @@ def painted(folder: Path, kind: str, count: int, first: int = 0) -> list[Path]:
     return files
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a service of its own, as `wdae serve` starts it."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    url, log = f"http://127.0.0.1:{port}", folder / "log"
-    start = "from wdae.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "serve", "--data", str(folder / "data"), "--port", str(port)]
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-    try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise RuntimeError(f"the service ended:\n{log.read_text()}")
-            try:
-                urllib.request.urlopen(f"{url}/ready", timeout=2)
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def teach(page: Any, name: str, files: list[Path]) -> float:
     """Choose pictures and name them; the seconds until they are known."""
     page.set_input_files("main input[type=file] >> nth=0", files)
@@ -131,11 +99,11 @@ def draw(folder: Path, images: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     things = {kind: painted(folder / kind, kind, 8) for kind in ("cup", "star", "fish", "house")}
-    with served(folder) as url, sync_playwright() as playwright:
+    with RunningService(folder / "data") as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         wide = {"viewport": {"width": 1280, "height": 860}, "device_scale_factor": 1.25}
         page = browser.new_context(**wide).new_page()
-        page.goto(url)
+        page.goto(service.url)
         for kind in ("cup", "star", "fish"):
             teach(page, kind, things[kind][:6])
 
@@ -156,7 +124,7 @@ def draw(folder: Path, images: Path) -> None:
         shoot("history", "history", "ol li")
         phone = {"viewport": {"width": 390, "height": 780}, "is_mobile": True, "has_touch": True}
         page = browser.new_context(**phone, device_scale_factor=1.5, color_scheme="dark").new_page()
-        page.goto(url)
+        page.goto(service.url)
         shoot("phone", "teach", "[role=option] img")
         browser.close()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import httpx
 from postgres_server import free_port
@@ -24,6 +25,12 @@ class RunningService:
         self.log = data / "service.log"
         if start:
             self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, wait: float = 240.0) -> None:
         """Start, and wait until it is ready."""

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from postgres_server import free_port
 from stage1_samples import drawn_folder
 
 from wdae.bank import FeatureBank
@@ -65,9 +65,7 @@ def pretrain(root: Path, recipe: str, output: Path) -> list[str]:
 
 def command(*words: str) -> list[str]:
     wdae = [str(Path(sys.executable).with_name("wdae")), *words, "--device", "cpu"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     return [*torchrun, "--master-port", str(port), "--no-python", *wdae]
 

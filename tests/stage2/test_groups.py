@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from postgres_server import free_port
 
 from wdae import synthetic_bank
 from wdae.errors import RecipeError
@@ -29,9 +29,7 @@ def command(processes: int, *words: str) -> list[str]:
     wdae = ["-c", "from wdae.cli.main import main; import sys; main(sys.argv[1:])", "train", *words]
     if processes == 1:
         return [sys.executable, *wdae]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return [*torchrun, "--master-port", str(port), "--no-python", sys.executable, *wdae]
 
