@@ -40,9 +40,9 @@ def summary(bank: FeatureBank, path: str | Path) -> dict[str, Any]:
 _LONG = 200  # characters of a nested fact, such as a whole recipe, beyond which it is cut
 
 
-def print_summary(facts: dict[str, Any], console: Console | None = None) -> None:
+def print_summary(facts: dict[str, Any]) -> None:
     """Print a summary as a table with the bank's other facts below it."""
-    console = console or Console()
+    console = Console()
     table = Table(title=cell(f"Feature bank {facts['path']}"), title_justify="left")
     for heading in ("part", "classes", "images", "images a class: min", "median", "max"):
         table.add_column(heading, justify="left" if heading == "part" else "right")

@@ -14,13 +14,12 @@ from wdae.nn.posterior import likeliest
 
 _BATCH = 256
 _RATE = 0.02
+_SCALE = 10.0  # where γ starts, as in the paper
 _FEW_IMAGES = 1000  # in all; as many are told apart on held-out ones, and have time to be learned in steps
 _MOST_OPERATIONS = 4e12  # a minute or two of one core; beyond, class means do nearly as well
 
 
-def learn_weights(
-    train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int, scale: float = 10.0
-) -> tuple[Tensor, float]:
+def learn_weights(train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int) -> tuple[Tensor, float]:
     """Base weights ``[N, D]`` and γ, by cross-entropy from the class means on.
 
     From few images they are the likeliest weights with the means as a prior. From more, the means are kept
@@ -30,12 +29,12 @@ def learn_weights(
     cost = 6.0 * len(train.features) * train.n_classes * train.dim
     epochs = min(epochs, int(_MOST_OPERATIONS / cost))
     if train.n_classes < 2 or not epochs:
-        return means, scale
+        return means, _SCALE
     if len(train.features) < _FEW_IMAGES:
-        found = likeliest(unit(train.features.float()), train.labels, scale * means.float())
+        found = likeliest(unit(train.features.float()), train.labels, _SCALE * means.float())
         lengths = torch.linalg.vector_norm(found, dim=1)
         return unit(found), max(1.0, float(lengths.mean()))
-    classifier = CosineClassifier(train.n_classes, train.dim, scale)
+    classifier = CosineClassifier(train.n_classes, train.dim, _SCALE)
     with torch.no_grad():
         classifier.weight.copy_(means)
     _train(classifier, train.features, train.labels, epochs, seed)

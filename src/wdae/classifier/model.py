@@ -24,7 +24,6 @@ from wdae.nn.cosine import unit
 
 _SMALLEST_NORM = 1e-12
 _SAME = 1e-4  # distance of unit features below which they are of the same picture
-_BLOCK = 256  # vectors scored at once: their scores stay in the cache
 
 
 @dataclass(frozen=True, eq=False)

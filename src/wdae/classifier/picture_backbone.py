@@ -309,7 +309,7 @@ def of_stage1(folder: Path, trust: Trust = ()) -> PictureBackbone:
     )
 
 
-def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSet:
+def files_as_set(files: Sequence[str | Path]) -> ImageSet:
     """Loose picture files as a set of one unnamed class."""
     from wdae.data import FileSource, ImageSet
 
@@ -318,7 +318,7 @@ def files_as_set(files: Sequence[str | Path], name: str = "pictures") -> ImageSe
         others = f"; nor do {len(missing) - 1} others" if len(missing) > 1 else ""
         raise DataError(f"{missing[0]} does not exist or is no file{others}")
     zeros = np.zeros(len(files), dtype=np.int64)
-    return ImageSet(name, FileSource(tuple(map(str, files))), zeros, zeros.astype(np.uint8), ("?",))
+    return ImageSet("pictures", FileSource(tuple(map(str, files))), zeros, zeros.astype(np.uint8), ("?",))
 
 
 def _thumbnails(images: Tensor) -> Tensor:

@@ -60,9 +60,9 @@ def summary(path: str | Path) -> dict[str, Any]:
     }
 
 
-def print_summary(facts: dict[str, Any], console: Console | None = None) -> None:
+def print_summary(facts: dict[str, Any]) -> None:
     """Print a summary: a few lines, then tables of added classes, figures and history."""
-    console = console or Console()
+    console = Console()
     base, added = facts["base_classes"], facts["added_classes"]
     backbone = facts["backbone"]
     pictures = (

@@ -15,11 +15,10 @@ from wdae.printing import printable
 from wdae.storage.files import atomic_file
 
 _TILE, _GAP, _NAME_WIDTH = 72, 4, 190
+_CLASSES, _PER_CLASS = 20, 10  # shown
 
 
-def contact_sheet(
-    image_set: ImageSet, part: Part, path: Path, *, max_classes: int = 20, per_class: int = 10
-) -> Path:
+def contact_sheet(image_set: ImageSet, part: Part, path: Path) -> Path:
     """Write a PNG with a row for each class: its name, its number of pictures, and the first of them.
 
     Classes are taken evenly from all of the part's; a picture that cannot be read shows as a crossed tile.
@@ -29,13 +28,11 @@ def contact_sheet(
         raise DataError(f"{image_set.name}: no pictures in {part.value}; there is nothing to show")
     shown = [
         classes[i]
-        for i in np.unique(
-            np.linspace(0, len(classes) - 1, min(max_classes, len(classes))).round().astype(int)
-        )
+        for i in np.unique(np.linspace(0, len(classes) - 1, min(_CLASSES, len(classes))).round().astype(int))
     ]
     pitch = _TILE + _GAP
     sheet = Image.new(
-        "RGB", (_NAME_WIDTH + per_class * pitch + _GAP, len(shown) * pitch + pitch // 2), "white"
+        "RGB", (_NAME_WIDTH + _PER_CLASS * pitch + _GAP, len(shown) * pitch + pitch // 2), "white"
     )
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(12)
@@ -48,7 +45,7 @@ def contact_sheet(
         name = image_set.class_names[label]
         draw.text((_GAP, top + _TILE // 3), _shortened(name, draw, font), "black", font)
         draw.text((_GAP, top + _TILE // 3 + 16), str(len(members)), "grey", font)
-        for column, row in enumerate(members[:per_class].tolist()):
+        for column, row in enumerate(members[:_PER_CLASS].tolist()):
             left = _NAME_WIDTH + column * pitch
             try:
                 pixels = fit(image_set.source.read(row, at_least=2 * _TILE), _TILE)

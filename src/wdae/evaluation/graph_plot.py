@@ -62,7 +62,7 @@ def positions(before: Array, after: Array) -> tuple[Array, Array]:
     return flat[: len(before)], flat[len(before) :]
 
 
-def draw_class_graph(graph: GraphPicture, folder: str | Path, name: str = "class-graph") -> list[Path]:
+def draw_class_graph(graph: GraphPicture, folder: str | Path) -> list[Path]:
     """Two panels with the same axes: the graph before refinement, and after it.
 
     Novel classes and their neighbours are named; the others too as long as there are few classes.
@@ -93,7 +93,7 @@ def draw_class_graph(graph: GraphPicture, folder: str | Path, name: str = "class
         for axes, points, _ in panels:
             _labels(axes, graph, points)
         fig.set_layout_engine("none")
-        return save(folder, name)
+        return save(folder, "class-graph")
 
 
 def _edges(axes: Any, graph: GraphPicture, points: Array) -> None:

@@ -26,12 +26,11 @@ _CAPTIONS = {
 }
 
 
-def write_report(run: Run, *, heading: str | None = None, baseline: str | None = None) -> Path:
+def write_report(run: Run, *, baseline: str | None = None) -> Path:
     """Write ``report.html`` from what the run folder holds, drawing what plots can be drawn from it.
 
     Args:
         run: the run.
-        heading: the page's heading; the folder's name by default.
         baseline: the method that the others' paired gains are taken over; by default the one whose name
             begins with "initial".
     """
@@ -44,9 +43,9 @@ def write_report(run: Run, *, heading: str | None = None, baseline: str | None =
         notes.append(str(missing))
     if baseline is None:
         baseline = next((r.method for r in table if r.method.startswith("initial")), None)
-    record = run.environment()
+    record, name = run.environment(), run.path.resolve().name
     body = [
-        f"<h1>{escape(heading or run.path.resolve().name)}</h1>",
+        f"<h1>{escape(name)}</h1>",
         f'<p class="dim">{escape(_summary(record))}</p>',
         *_results(table, baseline),
         *_figures(run.plots, notes),
@@ -54,7 +53,7 @@ def write_report(run: Run, *, heading: str | None = None, baseline: str | None =
         _details("Recipe", f"<pre>{escape(_text(run.path / RECIPE))}</pre>"),
         _details("Environment", _environment(record)),
     ]
-    write_text(run.report, _page(heading or run.path.resolve().name, body))
+    write_text(run.report, _page(name, body))
     return run.report
 
 

@@ -35,10 +35,10 @@ def hits(scores: Tensor, labels: Tensor, k: int = 1) -> Tensor:
     return (scores.topk(min(k, scores.shape[-1]), dim=-1).indices == labels.unsqueeze(-1)).any(-1)
 
 
-def with_prior(scores: Tensor, n_base: int, novel_prior: float = NOVEL_PRIOR) -> Tensor:
+def with_prior(scores: Tensor, n_base: int) -> Tensor:
     """Log-probabilities where novel and base classes are each normalised apart, then weighed."""
-    base = torch.log_softmax(scores[..., :n_base], -1) + math.log(1 - novel_prior)
-    novel = torch.log_softmax(scores[..., n_base:], -1) + math.log(novel_prior)
+    base = torch.log_softmax(scores[..., :n_base], -1) + math.log(1 - NOVEL_PRIOR)
+    novel = torch.log_softmax(scores[..., n_base:], -1) + math.log(NOVEL_PRIOR)
     return torch.cat([base, novel], dim=-1)
 
 

@@ -73,9 +73,7 @@ def training_curves(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> li
         return save(folder, "training")
 
 
-def accuracy_against_shots(
-    results: Iterable[Result], folder: str | Path, metrics: Sequence[str] = ("novel", "all")
-) -> list[Path]:
+def accuracy_against_shots(results: Iterable[Result], folder: str | Path) -> list[Path]:
     """Accuracy against the number of shots with 95 % intervals, a line for each method.
 
     Each protocol and number of novel classes has a figure of its own.
@@ -87,7 +85,7 @@ def accuracy_against_shots(
     for (protocol, n_way), group in groups.items():
         lines = [(r.method, r.n_shot, r.metrics) for r in group]
         name = f"accuracy-{protocol}-{n_way}way"
-        paths += shots_figure(lines, folder, name, metrics, heading=f"{protocol}, {n_way} novel classes")
+        paths += shots_figure(lines, folder, name, heading=f"{protocol}, {n_way} novel classes")
     return paths
 
 

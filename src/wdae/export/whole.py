@@ -37,7 +37,6 @@ from wdae.config.shipped import EMBEDDED
 from wdae.errors import MissingExtraError, ModelError, StorageError
 from wdae.export.about import MODEL, MOST_BYTES, read_export
 from wdae.export.graph import IR, OPSET, Builder, add_answers, add_preprocessing, initializers_of
-from wdae.storage.trust import Trust
 from wdae.version import __version__
 
 FORMAT = "wdae-export 2"
@@ -245,7 +244,7 @@ def packed(model: Model) -> str:
     return base64.b64encode(data.getvalue()).decode()
 
 
-def open_export(path: str | Path, trust: Trust = ()) -> Model:
+def open_export(path: str | Path) -> Model:
     """The model that an exported file was made of, to be taught on; pictures of examples are not in it."""
     proto, known = read_export(path)
     if MODEL not in known:
@@ -263,16 +262,16 @@ def open_export(path: str | Path, trust: Trust = ()) -> Model:
                     (folder / entry.filename).write_bytes(archive.read(entry))
         except (ValueError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
             raise StorageError(f"{path} is altered: {error}; export the model again") from error
-        model = load(folder, trust=trust)
+        model = load(folder)
         model = copy.copy(model)
     model.stored = None
     if model.backbone is not None and model.backbone.name != EMBEDDED:
         weights = _weights(initializers_of(proto.graph))
-        model.backbone = _with_weights(model.backbone.card, weights, trust)
+        model.backbone = _with_weights(model.backbone.card, weights)
     return model
 
 
-def _with_weights(card: dict[str, Any], weights: Mapping[str, Array], trust: Trust) -> PictureBackbone:
+def _with_weights(card: dict[str, Any], weights: Mapping[str, Array]) -> PictureBackbone:
     name = str(card["backbone"])
     if ":" in name:
         raise ModelError(
@@ -281,7 +280,7 @@ def _with_weights(card: dict[str, Any], weights: Mapping[str, Array], trust: Tru
         )
     own = {key: torch.from_numpy(np.array(value)) for key, value in weights.items() if "wdae" not in key}
     tensors = {key: value for key, value in own.items() if key.startswith("stages.")}
-    return PictureBackbone(card, tensors, trust)
+    return PictureBackbone(card, tensors)
 
 
 def _weights(kept: Mapping[str, Array]) -> dict[str, Array]:

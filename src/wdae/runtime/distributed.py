@@ -80,11 +80,7 @@ class Team:
 
     def agree(self, flag: bool) -> bool:
         """The main process's answer, on every process."""
-        if self.size == 1:
-            return flag
-        answer = torch.tensor([int(flag)], device=self.device)
-        dist.broadcast(answer, src=0)
-        return bool(answer.item())
+        return bool(self.from_main([flag])[0])
 
     def barrier(self) -> None:
         """Wait until all processes are here."""

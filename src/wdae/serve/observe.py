@@ -95,11 +95,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True)
 
 
-def log_as_json(level: str = "INFO") -> None:
+def log_as_json() -> None:
     """Let everything of the service be logged to stderr, a JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("wdae.serve", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+        logger.setLevel("INFO")

@@ -63,7 +63,7 @@ class PageFile:
         return f'"{hashlib.sha256(self.plain).hexdigest()[:20]}"'
 
 
-def page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
+def page_files() -> dict[str, PageFile]:
     """The files by their name; none where the page was not built.
 
     >>> "index.html" in page_files()
@@ -71,7 +71,7 @@ def page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
     """
     return {
         path.name: PageFile(path.read_bytes(), _KINDS[path.suffix])
-        for path in sorted(folder.glob("*"))
+        for path in sorted(FOLDER.glob("*"))
         if path.suffix in _KINDS
     }
 

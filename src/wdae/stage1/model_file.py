@@ -146,20 +146,17 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     manifests.write(Stage1Manifest, folder, content)
 
 
-def load_model(
-    folder: str | Path, device: str | torch.device = "cpu", *, trust: Trust = (), verify: bool = True
-) -> Stage1Model:
+def load_model(folder: str | Path, device: str | torch.device = "cpu", *, trust: Trust = ()) -> Stage1Model:
     """Read a model written by :func:`save_model`, in evaluation mode and float32.
 
     Args:
         trust: a backbone of others (``pkg.module:factory``) that the model may name.
-        verify: compare checksums.
     """
     folder = Path(folder)
     if not (folder / CARD).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder} holds no stage-1 model; give a folder with {WEIGHTS} and {CARD}")
     manifest = manifests.read(Stage1Manifest, folder)
-    read = manifests.read_tensors(folder, manifest, WEIGHTS, verify=verify)
+    read = manifests.read_tensors(folder, manifest, WEIGHTS)
     tensors = {name: value.float() if value.is_floating_point() else value for name, value in read.items()}
     start = "backbone."
     shapes = {name.removeprefix(start): t.shape for name, t in tensors.items() if name.startswith(start)}

@@ -18,6 +18,8 @@ from wdae.nn.cosine import cosine_scores, unit
 from wdae.nn.linear import mlp
 from wdae.nn.logistic import logistic_regression
 
+_ROUNDS = 10  # of k-means
+
 
 def fit_logistic(
     support: Support, base: Tensor | None, strength: float, equal_lengths: bool = True
@@ -164,11 +166,11 @@ class LogisticRegressionH(LearnedMethod):
         return StepLosses.with_loss(loss, scores, labels, self.mse_weight * error)
 
 
-def _k_means(rows: Tensor, k: int, generator: torch.Generator, n_rounds: int = 10) -> Tensor:
+def _k_means(rows: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Lloyd's algorithm from random rows: ``[M, D]`` → ``[k, D]``; rows repeat where they are fewer."""
     start = torch.randperm(len(rows), generator=generator).repeat(-(-k // len(rows)))[:k]
     centres = rows[start.to(rows.device)]
-    for _ in range(n_rounds):
+    for _ in range(_ROUNDS):
         owner = F.one_hot(torch.cdist(rows, centres).argmin(-1), k).to(rows.dtype)  # [M, k]
         sizes = owner.sum(0).unsqueeze(-1)
         centres = torch.where(sizes > 0, owner.T @ rows / sizes.clamp(min=1), centres)

@@ -127,19 +127,16 @@ class Engine:
     """Answers questions about pictures: a batch on each core at a time, which takes less than one on all.
 
     Args:
-        threads: for each backbone; as many as cores by default.
         readers: pictures that are decoded at a time.
     """
 
-    def __init__(
-        self, database: Database, starting: StartingModels, threads: int | None = None, readers: int = 1
-    ) -> None:
+    def __init__(self, database: Database, starting: StartingModels, readers: int = 1) -> None:
         self.database, self.starting = database, starting
         self._models: OrderedDict[str, Loaded] = OrderedDict()
         self._loading: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._batchers: dict[str, Batcher[_Item, _Result]] = {}
-        self._threads = threads or available_cores()
+        self._threads = available_cores()
         # While some compute, for one backbone or two, others wait for pictures that are being decoded.
         count = 2 * self._threads + readers
         self._executor = ThreadPoolExecutor(count, "engine", torch.set_num_threads, (1,))
