@@ -24,7 +24,8 @@ from wdae.cli.main import main
 from wdae.errors import ModelError, WdaeError
 from wdae.export import export_onnx
 from wdae.export.about import facts_of
-from wdae.export.graph import IR, OPSET, Builder, add_preprocessing
+from wdae.export.graph import IR, OPSET, Builder
+from wdae.export.preprocessing_graph import add_preprocessing
 from wdae.export.whole import open_export
 
 RULES: list[dict[str, Any]] = [

@@ -12,10 +12,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete
 
 from wdae.errors import RecipeError
-from wdae.serve.access import COOKIE, CSRF_HEADER, PUBLIC, ROLES, Keys, refuse_open_door, rules
+from wdae.serve.access import COOKIE, CSRF_HEADER, PUBLIC, refuse_open_door, rules
 from wdae.serve.app import create_app
 from wdae.serve.database.connection import Database
 from wdae.serve.database.tables import KeyRow
+from wdae.serve.keys import ROLES, Keys
 from wdae.serve.limits import Limits
 from wdae.serve.settings import Settings
 

@@ -14,7 +14,7 @@ from wdae.errors import MissingExtraError
 from wdae.printing import say
 
 if TYPE_CHECKING:
-    from wdae.serve.access import Keys
+    from wdae.serve.keys import Keys
 
 DATA = Path("wdae-data")
 
@@ -154,8 +154,8 @@ def revoke(key: str, /, *, data: Path = DATA, database: str | None = None) -> No
 @contextmanager
 def _keys(data: Path, database: str | None) -> Iterator[Keys]:
     with _extra():
-        from wdae.serve.access import Keys
         from wdae.serve.database.connection import Database
+        from wdae.serve.keys import Keys
         from wdae.serve.settings import Settings
     opened = Database(Settings(data=data, database=database).database_url)
     try:

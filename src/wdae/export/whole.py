@@ -36,7 +36,9 @@ from wdae.classifier.summary import unknown_in_words
 from wdae.config.shipped import EMBEDDED
 from wdae.errors import MissingExtraError, ModelError, StorageError
 from wdae.export.about import MODEL, MOST_BYTES, read_export
-from wdae.export.graph import IR, OPSET, Builder, add_answers, add_preprocessing, initializers_of
+from wdae.export.answers_graph import add_answers
+from wdae.export.graph import IR, OPSET, Builder, initializers_of
+from wdae.export.preprocessing_graph import add_preprocessing
 from wdae.version import __version__
 
 FORMAT = "wdae-export 2"

@@ -9,10 +9,11 @@ import uvicorn
 from sqlalchemy import select
 
 from wdae.printing import say
-from wdae.serve.access import Keys, refuse_open_door
+from wdae.serve.access import refuse_open_door
 from wdae.serve.app import create_app
 from wdae.serve.database.connection import Database
 from wdae.serve.database.tables import ModelRow
+from wdae.serve.keys import Keys
 from wdae.serve.routes.models import keep_model
 from wdae.serve.service import Service
 from wdae.serve.settings import Settings

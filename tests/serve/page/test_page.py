@@ -21,8 +21,8 @@ from serve_help import running
 import wdae
 from wdae.classifier.predictions import predictions
 from wdae.nn.cosine import unit
-from wdae.serve.access import Keys
 from wdae.serve.database.connection import Database
+from wdae.serve.keys import Keys
 from wdae.serve.run import prepare
 from wdae.serve.settings import Settings
 

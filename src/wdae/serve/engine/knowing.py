@@ -17,7 +17,7 @@ from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
 from wdae.classifier.self_test import MORE, Expected, coinciding
 from wdae.nn.cosine import unit
-from wdae.serve.engine.models import Answer, Loaded
+from wdae.serve.engine.loaded import Answer, Loaded
 from wdae.serve.schemas import (
     ChangedPicture,
     ClassInsight,

@@ -8,8 +8,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import ConfigDict, Field
 
-from wdae.serve.access import COOKIE, SESSION_SECONDS, csrf_token
+from wdae.serve.access import COOKIE, csrf_token
 from wdae.serve.database.tables import KeyRow
+from wdae.serve.keys import SESSION_SECONDS
 from wdae.serve.schemas import Schema
 from wdae.serve.service import Admin, Here
 
