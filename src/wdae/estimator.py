@@ -1,4 +1,4 @@
-"""The scikit-learn face: fit on base classes, then add classes from a few examples each."""
+"""The scikit-learn estimator: fit on base classes, then add classes from a few examples each."""
 
 from __future__ import annotations
 

@@ -123,10 +123,10 @@ def find_download(file: str | Path, name: str | None) -> Download:
         return next(iter(entries.values()))
     if name not in entries:
         where = "wdae" if file == ENTRIES else file
-        said = (
+        message = (
             f"{where} has no entry {name!r}" if name is not None else f"{where} has several entries; name one"
         )
-        raise DataError(said + nearest(name or "", entries))
+        raise DataError(message + nearest(name or "", entries))
     return entries[name]
 
 

@@ -143,10 +143,10 @@ def open_bank(kind: type[FeatureBank], path: str | Path, *, verify: bool = True)
     manifest = read_manifest(folder)
     tensors = manifests.read_tensors(folder, manifest, TENSORS, verify=verify)
     found = {name: _shape(tensor) for name, tensor in tensors.items()}
-    said = {name: entry.model_dump(mode="json") for name, entry in manifest.tensors.items()}
-    for name in ("features", "labels", "parts", *found, *said):
+    declared = {name: entry.model_dump(mode="json") for name, entry in manifest.tensors.items()}
+    for name in ("features", "labels", "parts", *found, *declared):
         entry = found.get(name)
-        if entry is None or entry != said.get(name) or entry["dtype"] not in _TYPES.get(name, ()):
+        if entry is None or entry != declared.get(name) or entry["dtype"] not in _TYPES.get(name, ()):
             raise StorageError(
                 f"{folder / TENSORS} is altered: tensor {shown(name)} is not as the manifest says"
             )

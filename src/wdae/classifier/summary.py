@@ -125,17 +125,17 @@ def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
     """What share of things that are none of its classes a model calls unknown, by its figures."""
     if not detects:
         return "told by the best score alone; a model that is learned anew tells it better"
-    said = "nothing is known of how often it is told: too few classes to try it on"
+    text = "nothing is known of how often it is told: too few classes to try it on"
     if "caught" in figures:
-        said = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"
+        text = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"
         if "caught_5" in figures:
-            said += f" ({_percent(figures['caught_5'])} once five classes are added from five pictures each)"
+            text += f" ({_percent(figures['caught_5'])} once five classes are added from five pictures each)"
     nothing = [k for k in ("noise", "text", "flat", "screen") if f"caught_{k}" in figures]
     if nothing:
-        said += "; " + ", ".join(f"{k} {_percent(figures[f'caught_{k}'])}" for k in nothing)
+        text += "; " + ", ".join(f"{k} {_percent(figures[f'caught_{k}'])}" for k in nothing)
     else:
-        said += "; not calibrated on pictures of nothing (noise, text), since it was learned from features"
-    return said + f"; where {_percent(RATE)} of pictures of known classes may be called so wrongly"
+        text += "; not calibrated on pictures of nothing (noise, text), since it was learned from features"
+    return text + f"; where {_percent(RATE)} of pictures of known classes may be called so wrongly"
 
 
 def _percent(share: float) -> str:

@@ -58,7 +58,7 @@ def add(
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
-    from wdae.data.findings import tell_left_out
+    from wdae.data.findings import warn_unreadable
 
     opened = load(model).on(device)
     more = "--update"
@@ -69,7 +69,7 @@ def add(
     if not update:
         opened.refuse_known(found.features, more)
     opened.checked(found.features, update=update)
-    tell_left_out(found.dropped)
+    warn_unreadable(found.dropped)
     with changing(model, patience=patience, opened=opened) as changed:
         head, shots = changed.head, {name: changed.shots(name) for name in found.features}
         known = changed.names

@@ -147,14 +147,14 @@ def _evaluate_model(
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.predictions import measure
     from wdae.classifier.store import load
-    from wdae.data.findings import tell_left_out
+    from wdae.data.findings import warn_unreadable
     from wdae.storage.files import write_text
     from wdae.storage.records import write_json
 
     model = load(words[0])
     chosen = parse_only(only, model.names)
     examples = read_examples(model, sources, None, skip_broken=not strict)
-    tell_left_out(examples.dropped)
+    warn_unreadable(examples.dropped)
     found = measure(model, examples.features, expect=share, only=chosen)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,7 @@ def predict(
     from wdae.classifier.light.cluster import PredictOptions, lines_by_ray
     from wdae.classifier.light.folder import ModelFolder
     from wdae.classifier.light.sources import find_pictures, is_feature_file
-    from wdae.data.findings import tell_left_out
+    from wdae.data.findings import warn_unreadable
     from wdae.storage.files import atomic_file
     from wdae.storage.shard import Shard
     from wdae.storage.unfinished import working
@@ -126,7 +126,7 @@ def predict(
         ):
             count = sum(bool(file.write(line + "\n")) for line in lines(work)) - headed
         say(f"{output}: {count} lines")
-    tell_left_out(unreadable)
+    warn_unreadable(unreadable)
     if unreadable and (strict or not skip_broken or not count):
         raise DataError(f"{len(unreadable)} pictures cannot be read; {count} others were classified")
 
@@ -139,8 +139,8 @@ def info(model: Model, /, *, json: Json = False) -> None:
     if model.suffix == ".onnx" and model.is_file():
         from wdae.export.about import facts_of, print_facts
 
-        told = facts_of(model)
-        print(json_text(told, indent=2)) if json else print_facts(told)
+        facts = facts_of(model)
+        print(json_text(facts, indent=2)) if json else print_facts(facts)
         return
     check_model(model)
     from wdae.classifier.summary import print_summary, summary

@@ -1,4 +1,4 @@
-"""Look a set over before computing from it: what is there, what is missing, what cannot be read."""
+"""Check a set before computing from it: what is there, what is missing, what cannot be read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check(
         findings.missing,
         [*findings.notes, *([left_out(findings.others)] if findings.others else [])],
     )
-    report.broken, report.copies = _look_at_all(image_set, workers)
+    report.broken, report.copies = _decode_all(image_set, workers)
     if sheet_dir is not None:
         report.sheets = [
             contact_sheet(image_set, count.part, sheet_dir / f"sheet-{count.part.value}.png")
@@ -94,10 +94,12 @@ def _count(image_set: ImageSet, part: Part) -> PartCount:
     return PartCount(part, len(counts), int(counts.sum()), int(counts.min()), int(counts.max()))
 
 
-def _look_at_all(image_set: ImageSet, workers: int | None) -> tuple[list[str], list[tuple[str, ...]]]:
+def _decode_all(image_set: ImageSet, workers: int | None) -> tuple[list[str], list[tuple[str, ...]]]:
     broken: dict[int, str] = {}
     same: dict[bytes, list[int]] = defaultdict(list)
-    for start, results in in_chunks(_look, image_set.source, chunk=_CHUNK, workers=workers, title="decoding"):
+    for start, results in in_chunks(
+        _decode_some, image_set.source, chunk=_CHUNK, workers=workers, title="decoding"
+    ):
         for index, (digest, fault) in enumerate(results, start):
             if fault:
                 broken[index] = fault
@@ -111,7 +113,7 @@ def _look_at_all(image_set: ImageSet, workers: int | None) -> tuple[list[str], l
     return [broken[index] for index in sorted(broken)], sorted(copies)
 
 
-def _look(source: ImageSource, start: int, stop: int) -> list[tuple[bytes, str]]:
+def _decode_some(source: ImageSource, start: int, stop: int) -> list[tuple[bytes, str]]:
     """Digest and fault (empty where there is none) of each picture, decoded whole."""
     found = []
     for index in range(start, stop):

@@ -107,10 +107,10 @@ def left_out(others: Sequence[str]) -> str:
 
 def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64]) -> None:
     """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
-    tell_left_out([images.describe(row) for row in np.setdiff1d(np.arange(len(images)), read).tolist()])
+    warn_unreadable([images.describe(row) for row in np.setdiff1d(np.arange(len(images)), read).tolist()])
 
 
-def tell_left_out(unreadable: Sequence[str]) -> None:
+def warn_unreadable(unreadable: Sequence[str]) -> None:
     """Name every picture that was left out because it could not be read, and say how to be strict."""
     for name in unreadable:
         warn(f"left out, cannot be read: {name}")

@@ -55,9 +55,9 @@ class TextTable:
         from rich import box
         from rich.table import Table
 
-        look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
+        style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
         above, below = (cell(text) if text else None for text in (self.title, self.caption))
-        table = Table(title=above, caption=below, padding=(0, 1, 0, 0), **look)
+        table = Table(title=above, caption=below, padding=(0, 1, 0, 0), **style)
         for name in self.head:
             table.add_column(name, justify="left" if name in self.left else "right", no_wrap=True)
         place = None if self.sections is None else list(self.head).index(self.sections)

@@ -90,21 +90,21 @@ class WDAE(Method):
     def describe(self) -> dict[str, Any]:
         """Step sizes, refinement steps, precision, and what departs from the paper."""
         precision = str(self.dtype).removeprefix("torch.")
-        said: dict[str, Any] = {
+        description: dict[str, Any] = {
             "steps": {str(k): v for k, v in sorted(self.steps.items())},
             "n_steps": self.n_steps,
             "precision": precision,
         }
         if self.balance is not None:
-            said |= self.balance.describe()
+            description |= self.balance.describe()
         if not self.refine_base:
-            said["refine_base"] = False
+            description["refine_base"] = False
         if self.space is not None:
-            said["power"] = self.space.power
-            said |= {} if self.space.whiten is None else {"shrink": self.space.shrink}
+            description["power"] = self.space.power
+            description |= {} if self.space.whiten is None else {"shrink": self.space.shrink}
         if self.posterior is not None:
-            said["prior"] = self.posterior.strength
-        return said
+            description["prior"] = self.posterior.strength
+        return description
 
     def n_parameters(self) -> int:
         """How many numbers the denoiser has learned."""

@@ -226,8 +226,8 @@ class BucketStore(PictureStore):
                 raise KeyError(key) from None
             raise StorageError(f"there is no s3://{self.root}; make the bucket first") from error
         except Exception as error:  # botocore's and aiohttp's errors have no root of their own
-            said = f"s3://{self.root} cannot be used: {str(error)[:200]}"
-            raise StorageError(said) from OSError(said)
+            message = f"s3://{self.root} cannot be used: {str(error)[:200]}"
+            raise StorageError(message) from OSError(message)
 
 
 def _key(model: str, name: str | None = None, suffix: str = "") -> str:

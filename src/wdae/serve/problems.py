@@ -87,10 +87,10 @@ def install(app: FastAPI) -> None:
             return problem(request, error.status, str(error), headers=error.headers or None)
         if isinstance(error, StorageError) and isinstance(error.__cause__, OSError):
             _log.error("storage: %s", error)
-            said = (
+            message = (
                 "there is no room to keep this, or the store cannot be reached; the service's log says more"
             )
-            return problem(request, 507, said, headers={"Retry-After": str(RETRY_AFTER)})
+            return problem(request, 507, message, headers={"Retry-After": str(RETRY_AFTER)})
         return problem(request, 501 if isinstance(error, MissingExtraError) else 422, str(error))
 
     @app.exception_handler(RequestValidationError)
@@ -98,8 +98,8 @@ def install(app: FastAPI) -> None:
         faults = [
             {"where": ".".join(map(str, fault["loc"])), "what": fault["msg"]} for fault in error.errors()
         ]
-        said = "; ".join(f"{fault['where']}: {fault['what']}" for fault in faults[:5])
-        return problem(request, 422, said, errors=faults)
+        message = "; ".join(f"{fault['where']}: {fault['what']}" for fault in faults[:5])
+        return problem(request, 422, message, errors=faults)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:

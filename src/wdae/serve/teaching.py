@@ -109,8 +109,10 @@ class Teaching:
                     continue
                 at = news.get(picture) or placed.get(picture)
                 if at is not None and names.get(at) != name:
-                    said = f"is an example of {shorten(names.get(at, '?'))!r} already; move it, if it is none"
-                    done.refused.append((one.file, said))
+                    reason = (
+                        f"is an example of {shorten(names.get(at, '?'))!r} already; move it, if it is none"
+                    )
+                    done.refused.append((one.file, reason))
                     continue
                 refusal = quota.refusal(change.session, picture, one) if at is None else None
                 if refusal is not None:

@@ -82,7 +82,7 @@ def predict_many(here: Service, job: Job) -> str:
             read = iter(here.decoders.read_all(asked, rule, keep=False))
             found = [Refused(e.file, e.refused) if e.refused else next(read) for e in some]
             pixels = [one.pixels for one in found if not isinstance(one, Refused)]
-            said = iter(answers(loaded, embedded(loaded.starting, pixels), question) if pixels else [])
+            answered = iter(answers(loaded, embedded(loaded.starting, pixels), question) if pixels else [])
             lines = []
             for entry, one in zip(some, found, strict=True):
                 file = shorten(entry.file, 120)
@@ -90,7 +90,7 @@ def predict_many(here: Service, job: Job) -> str:
                     _refuse(job, file, one.reason)
                     lines.append(json.dumps({"file": file, "refused": one.reason}))
                 else:
-                    answer = prediction(next(said)).model_dump(mode="json", by_alias=True)
+                    answer = prediction(next(answered)).model_dump(mode="json", by_alias=True)
                     lines.append(json.dumps({"file": file, "prediction": answer}))
             here.pictures.put_part(job.id, job.done, "".join(line + "\n" for line in lines).encode())
             job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures")
@@ -128,12 +128,12 @@ def learn(here: Service, job: Job) -> str:
                     running.wait(2.0)
                 except subprocess.TimeoutExpired:
                     job.step(job.done, "learning")  # ends here where the job was cancelled
-            said = running.stderr.read() if running.stderr else ""
+            stderr = running.stderr.read() if running.stderr else ""
         finally:
             running.kill()
             running.wait()
         if running.returncode != 0:
-            lines = [line for line in said.splitlines() if line.strip()]
+            lines = [line for line in stderr.splitlines() if line.strip()]
             raise DataError(lines[-1].replace(place, "…") if lines else "learning failed without a word")
         starting = here.starting.keep(load(output))
     job.result["model"] = _named_model(here, str(job.payload["name"]), starting.digest) or keep_model(

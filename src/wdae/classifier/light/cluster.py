@@ -119,8 +119,8 @@ def lines_by_ray(
         if not (work / f"{n:09d}.json").is_file()
     ]
     for found in pool(Answerer, (placed, versions()), items, address):
-        told = {key: json.loads(str(found[key][0])) for key in ("lines", "unreadable")}
-        write_json(work / f"{int(found['number'][0]):09d}.json", told)
+        report = {key: json.loads(str(found[key][0])) for key in ("lines", "unreadable")}
+        write_json(work / f"{int(found['number'][0]):09d}.json", report)
     for n in range(len(blocks)):
         kept = read_json(work / f"{n:09d}.json")
         unreadable += kept["unreadable"]

@@ -34,8 +34,8 @@ def head_file(state: State, novel_share: float | None) -> str:
     >>> head_file({"okapi": (0, 1)}, None) == head_file({"okapi": (0, 1)}, 0.5)
     False
     """
-    said = json.dumps([__version__, [[name, list(rows)] for name, rows in state.items()], novel_share])
-    return f"{HEAD}{hashlib.sha256(said.encode()).hexdigest()[:16]}.safetensors"
+    content = json.dumps([__version__, [[name, list(rows)] for name, rows in state.items()], novel_share])
+    return f"{HEAD}{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
 
 
 class ModelFolder(ModelFacts):

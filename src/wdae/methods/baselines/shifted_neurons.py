@@ -86,8 +86,8 @@ class ShiftedNeurons(LearnedMethod):
         output = self.last(F.relu(hidden)).float()
         output = output.masked_fill(torch.arange(self.n_way, device=output.device) >= n, -torch.inf)
         error = torch.softmax(output, -1) - F.pad(examples.targets, (0, self.n_way - n))  # ∂L/∂a, [E, M, C]
-        told = preprocessed((hidden > 0).unsqueeze(-1) * error.unsqueeze(2)).flatten(-2)  # [E, M, H, 2C]
-        of_hidden = self.shift_hidden(told).squeeze(-1)  # [E, M, H]
+        inputs = preprocessed((hidden > 0).unsqueeze(-1) * error.unsqueeze(2)).flatten(-2)  # [E, M, H, 2C]
+        of_hidden = self.shift_hidden(inputs).squeeze(-1)  # [E, M, H]
         of_output = self.shift_output(preprocessed(error)).squeeze(-1) - self.strength * error  # [E, M, C]
         keys, absent = self.key(shots), (examples.weight == 0).unsqueeze(1)
 

@@ -36,8 +36,8 @@ def fitted(
     """
     if len(placed) < WORTH or made.base.index is not None:
         return
-    said = [__version__, starting, list(made.names), list(placed.items()), made.history.novel_share()]
-    state = hashlib.sha256(json.dumps(said).encode()).digest()
+    made_of = [__version__, starting, list(made.names), list(placed.items()), made.history.novel_share()]
+    state = hashlib.sha256(json.dumps(made_of).encode()).digest()
     with database.reading() as session:
         row = session.get(HeadRow, model)
         found = None if row is None or row.digest != _digest(state, row.content) else row.content

@@ -67,10 +67,10 @@ def _enough(found: Explanation) -> str:
     if found.expected is None:
         return f"{found.shots} examples; what more would bring is not known of this model"
     now, more = found.expected.now, found.expected.more
-    said = f"about {now:.0%} of its pictures will be recognised"
+    expected = f"about {now:.0%} of its pictures will be recognised"
     if more - now < _ENOUGH:
-        return f"enough: {said}, and {MORE} examples more would bring little"
-    return f"more would help: {said}; with {MORE} examples more, about {more:.0%}"
+        return f"enough: {expected}, and {MORE} examples more would bring little"
+    return f"more would help: {expected}; with {MORE} examples more, about {more:.0%}"
 
 
 def gain(expected: Expected | ExpectedOut | None) -> float:
@@ -222,34 +222,34 @@ def sentences(answer: Answer) -> tuple[list[str], Explanation]:
     """Why a picture got its answer, in words, with what is known of the likeliest class."""
     found, loaded = answer.prediction, answer.loaded
     best = found.classes[0]
-    said = [f"it looks most like {shorten(best)} ({found.probabilities[0]:.1%})"]
+    lines = [f"it looks most like {shorten(best)} ({found.probabilities[0]:.1%})"]
     if len(found.classes) > 1:
-        said[0] += f", then {shorten(found.classes[1])} ({found.probabilities[1]:.1%})"
+        lines[0] += f", then {shorten(found.classes[1])} ({found.probabilities[1]:.1%})"
     if found.unknown:
-        said.insert(0, "it resembles none of the classes enough to be one of them")
+        lines.insert(0, "it resembles none of the classes enough to be one of them")
     if answer.nearest:
         picture, cosine = answer.nearest[0]
         name = loaded.classes[loaded.placed[picture]]
-        said.append(f"the nearest taught picture is of {shorten(name)} (cosine {cosine:.2f})")
+        lines.append(f"the nearest taught picture is of {shorten(name)} (cosine {cosine:.2f})")
     about = _explained(loaded, best)
     kind = "a base class" if about.is_base else f"an added class with {about.shots} examples"
     tried = ""
     if about.trial.n:
         how = "held-out pictures" if about.is_base else "examples, each left out in turn,"
         tried = f": {about.trial.right} of {about.trial.n} {how} are recognised"
-    said.append(f"{shorten(best)} is {kind}{tried}")
+    lines.append(f"{shorten(best)} is {kind}{tried}")
     if about.neighbours and not about.is_base:
         near = " and ".join(shorten(one.name) for one in about.neighbours[:2])
-        said.append(f"{shorten(best)} {'listens most to' if about.listens else 'is most like'} {near}")
+        lines.append(f"{shorten(best)} {'listens most to' if about.listens else 'is most like'} {near}")
     if (same := coinciding(about.trial)) is not None:
-        said.append(
+        lines.append(
             f"{shorten(best)} nearly coincides with {shorten(same.name)}: {same.share:.0%} of pictures of the"
             " two are mistaken for each other"
         )
     elif about.trial.confusions:
         one = about.trial.confusions[0]
-        said.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of the two")
-    return said, about
+        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of the two")
+    return lines, about
 
 
 def most_useful(loaded: Loaded, features: Tensor, probabilities: Sequence[Sequence[float]]) -> list[int]:

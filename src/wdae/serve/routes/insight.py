@@ -58,8 +58,8 @@ async def explanation(
     """Why a picture gets its answer."""
     name, data = await one_picture(request)
     answer = await ask(here, await ready(here, m), name, data, question)
-    said, about = await run_sync(sentences, answer)
-    return ExplanationOut(sentences=said, prediction=prediction(answer), about=about.as_json())
+    lines, about = await run_sync(sentences, answer)
+    return ExplanationOut(sentences=lines, prediction=prediction(answer), about=about.as_json())
 
 
 @router.post("/next")
@@ -90,14 +90,14 @@ async def what_next(
     items = []
     for row in order:
         index, answer = answers[row]
-        said = answer.prediction
+        predicted = answer.prediction
         items.append(
             NextItem(
                 index=index,
                 file=shorten(files[index].filename or "picture", 120),
-                prediction=UNKNOWN if said.unknown else said.classes[0],
-                probability=said.probabilities[0],
-                unknown=said.unknown,
+                prediction=UNKNOWN if predicted.unknown else predicted.classes[0],
+                probability=predicted.probabilities[0],
+                unknown=predicted.unknown,
             )
         )
     refused = [one for one in found if isinstance(one, RefusedFile)]
