@@ -119,21 +119,24 @@ def learn(here: Service, job: Job) -> str:
                 job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures read")
         command = [sys.executable, "-m", "wdae.cli.main", "learn", str(photos), "-o", str(output)]
         command += ["--backbone", str(job.payload.get("backbone", "embedded")), "--device", "cpu"]
-        running = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        errors = Path(
+            place, "stderr.txt"
+        )  # not a pipe: one that nobody reads holds its writer up once it is full
+        with errors.open("wb") as file:
+            running = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file
+            )
         try:
             while running.poll() is None:
                 try:
                     running.wait(2.0)
                 except subprocess.TimeoutExpired:
                     job.step(job.done, "learning")  # ends here where the job was cancelled
-            stderr = running.stderr.read() if running.stderr else ""
         finally:
             running.kill()
             running.wait()
         if running.returncode != 0:
-            lines = [line for line in stderr.splitlines() if line.strip()]
+            lines = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
             raise DataError(lines[-1].replace(place, "…") if lines else "learning failed without a word")
         starting = here.starting.keep(load(output))
     job.result["model"] = _named_model(here, str(job.payload["name"]), starting.digest) or keep_model(
