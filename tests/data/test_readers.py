@@ -67,12 +67,12 @@ def test_mini_imagenet_lists(tmp_path, one_picture):
     assert "100 classes do not have the usual 600 pictures" in image_set.notes[0]
 
 
-@pytest.mark.parametrize("parted", [False, True])
-def test_mini_imagenet_folders(tmp_path, one_picture, parted):
+@pytest.mark.parametrize("split_folders", [False, True])
+def test_mini_imagenet_folders(tmp_path, one_picture, split_folders):
     for split, kind in SPLITS.items():
         for wnid in getattr(MINI, kind):
             fill(
-                tmp_path / (split if parted else "") / wnid,
+                tmp_path / (split if split_folders else "") / wnid,
                 ["a.jpg", "b.JPEG", "notes.txt", ".c.jpg"],
                 one_picture,
             )
@@ -80,11 +80,11 @@ def test_mini_imagenet_folders(tmp_path, one_picture, parted):
     check_mini(open_dataset(tmp_path), 2)
 
 
-@pytest.mark.parametrize("parted", [False, True])
-def test_tiered_imagenet_folders(tmp_path, one_picture, parted):
+@pytest.mark.parametrize("split_folders", [False, True])
+def test_tiered_imagenet_folders(tmp_path, one_picture, split_folders):
     for split, kind in SPLITS.items():
         for wnid in getattr(TIERED, kind):
-            fill(tmp_path / (split if parted else "") / wnid, ["a.jpg"], one_picture)
+            fill(tmp_path / (split if split_folders else "") / wnid, ["a.jpg"], one_picture)
     assert recognise(tmp_path) == "tiered-imagenet"
     image_set = open_dataset(tmp_path)
     assert len(image_set.class_names) == 608

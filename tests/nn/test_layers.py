@@ -200,7 +200,7 @@ def test_last_update() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("fixed", [0, 1, 2])
-def test_parted_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -> None:
+def test_split_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -> None:
     """Values and gradients, where the first parts need none (as the input weights) or all do."""
     parts, _ = state([6, 5, 4])
     parts = [part.detach().requires_grad_(k >= fixed) for k, part in enumerate(parts)]
@@ -216,7 +216,7 @@ def test_parted_linear_is_the_map_of_the_concatenation(bias: bool, fixed: int) -
         torch.testing.assert_close(a, b)
 
 
-def test_parted_linear_under_autocast() -> None:
+def test_split_linear_under_autocast() -> None:
     """Products in bfloat16, gradients in the dtypes of what they belong to."""
     parts, _ = state([6, 5])
     linear = shaken(SplitLinear([6, 5], 7))
