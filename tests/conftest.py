@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from fuzz import FIXTURES, state_of
+from fuzz import state_of
+from fuzz_artefacts import FIXTURES
 
 from wdae.bank import FeatureBank
 from wdae.synthetic import synthetic_bank

@@ -56,6 +56,7 @@ def faults(text: str, here: str | None = None) -> list[str]:
     joined = re.sub(r"\\\n\s*|(?<=[\w,]) *\n(?=[^\n`$#-])", " ", text)
     everything = set().union(*OPTIONS.values()) | OTHERS
     found = []
+    joined = re.sub(r"\bpython \S+\.py\b[^;\n]*", "", joined)  # a script has options of its own
     for line in re.split(r"\n|[`;|.](?:\s|$)|`", joined):
         command = here
         for match in re.finditer(
@@ -82,6 +83,7 @@ def test_the_check_itself_finds_faults() -> None:
     assert faults("`wdae add model --clas okapi`, or wdae train\n--trainig.noise 3")
     assert faults("see --no-such-thing")
     assert faults("use --top", here="add")
+    assert not faults("Record `x`, python unknown.py --bank x/bank --draws 8; commit 01234567.")
     assert not faults("`wdae train --evaluation.steps.5 0.3` and --class", here=None)
 
 

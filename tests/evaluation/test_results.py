@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz import seal
+from fuzz_mutations import seal
 
 from wdae.errors import StorageError, WdaeError
 from wdae.evaluation.results import Estimate, Result, paired

@@ -15,10 +15,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fuzz import FIXTURES, seal
+from fuzz_artefacts import FIXTURES
+from fuzz_guard import CANARY
+from fuzz_mutations import seal
 from PIL import Image
 
-CANARY = "PWNED"
 EVIL = {"backbone": "os:system", "backbone_options": {"command": f"touch {CANARY}"}}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz import FIXTURES
+from fuzz_artefacts import FIXTURES
 
 from wdae.bank import FeatureBank
 from wdae.cli.app import run_app

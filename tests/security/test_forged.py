@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forged import CANARY, RECIPES, bank, feature_files, model, names_code, pickled, pictures, stage1_model
-from fuzz import FIXTURES
+from fuzz_artefacts import FIXTURES
 from PIL import Image
 
 from wdae.cli.app import run_app

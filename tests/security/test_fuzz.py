@@ -24,16 +24,17 @@ def test_mutated_artefacts_and_command_lines_end_in_one_clear_line(tmp_path: Pat
 def test_the_fuzz_itself_sees_a_traceback_and_what_happens_outside(tmp_path: Path) -> None:
     """A fuzz that finds nothing must be one that could: it is shown a defect of each kind."""
     code = """
-import ctypes, json, os, pathlib, shutil, sys, fuzz
-fuzz.FIXTURES = pathlib.Path(shutil.copytree(fuzz.FIXTURES, sys.argv[1]))
-fuzz._make_unfinished = fuzz._make_now = fuzz._warm_up = lambda place: None  # nothing here needs them
+import ctypes, json, os, pathlib, shutil, sys, fuzz, fuzz_artefacts
+fuzz.FIXTURES = fuzz_artefacts.FIXTURES = pathlib.Path(shutil.copytree(fuzz.FIXTURES, sys.argv[1]))
+nothing = lambda place: None  # no artefact of these is needed here
+fuzz_artefacts._make_unfinished = fuzz_artefacts._make_now = fuzz._warm_up = nothing
 def defect(path, made, draw):
     outside = path.parent / "outside" / "secret.safetensors"
     return [lambda: 1 / 0, lambda: outside.read_bytes(), lambda: print("\\x1b[31m"),
             lambda: (fuzz.FIXTURES / "README.md").write_text("x"),
             lambda: (path.parent.parent / f"made-{os.urandom(4).hex()}").mkdir(),
             lambda: ctypes.CDLL(None).open(os.fsencode(outside), 0)]
-fuzz.KINDS["npy"] = fuzz.Kind(fuzz.KINDS["npy"].artefacts, defect)
+fuzz.KINDS["npy"] = fuzz_artefacts.Kind(fuzz.KINDS["npy"].artefacts, defect)
 report = fuzz.fuzz(["npy"], 0, cases=30)
 kinds = {" ".join(reason.split()[:2])[:16] for _, _, reason in report.failures}
 print(json.dumps([len(report.failures), sorted(kinds)]))
