@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import succeeds
 from torch import Tensor
 
 from wdae import backbones
@@ -104,12 +105,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(V1, tmp_path / "v1")
     monkeypatch.chdir(tmp_path / "v1")
     return tmp_path / "v1"
-
-
-def run(*words: object) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert not left.value.code, words
 
 
 # --- banks ----------------------------------------------------------------------------------------------
@@ -218,7 +213,7 @@ def test_unfinished_learning_goes_on(place: Path) -> None:
     asked = json.loads((work / "asked.json").read_text())
     asked["source"] = str(place / "banks" / "float32")
     (work / "asked.json").write_text(json.dumps(asked))
-    run("learn", "banks/float32", "-o", "learn/model", "--resume")
+    succeeds("learn", "banks/float32", "-o", "learn/model", "--resume")
     model = load("learn/model")  # its method is trained as every method is since, from the beginning
     assert list(model.names) == wanted["whole"]["names"]
     assert model.base.denoiser is not None and model.base.denoiser.denoiser.kind == "gnn"
@@ -253,7 +248,7 @@ def test_unfinished_stage1_goes_on(place: Path) -> None:
     assert_same(found, wanted["tensors"])
     whole = "stage1/eye-unfinished"
     words = ("--recipe", f"{whole}/recipe.yaml", "-o", whole, "--resume", "--device", "cpu")
-    run("pretrain", *words, "--trust", EYE)
+    succeeds("pretrain", *words, "--trust", EYE)
     goal, model = (load_model(f, trust=EYE) for f in ("stage1/eye/model", f"{whole}/model"))
     for key, tensor in goal.network.state_dict().items():
         assert_same(
@@ -264,7 +259,7 @@ def test_unfinished_stage1_goes_on(place: Path) -> None:
 def test_a_stage1_model_extracts_what_it_did(place: Path) -> None:
     wanted = json.loads(Path("stage1/extracted.json").read_text())
     words = ["--model", "stage1/wide-resnet/model", "--data", "pictures", "--cache_dir", "cache", "-o", "new"]
-    run("extract", *words, "--device", "cpu", "--precision", "float32")
+    succeeds("extract", *words, "--device", "cpu", "--precision", "float32")
     bank = FeatureBank.open("new")
     assert list(bank.class_names) == wanted["class_names"]
     assert {part.value: list(bank.counts(part)) for part in Part} == wanted["counts"]
@@ -315,7 +310,7 @@ def test_unfinished_training_goes_on(name: str, place: Path) -> None:
     assert_same(saved.state["progress"], wanted[f"{name}-unfinished"]["progress"])
     found = {key: [list(t.shape), float(t.double().sum())] for key, t in saved.tensors.items()}
     assert_same(found, wanted[f"{name}-unfinished"]["tensors"])
-    run("train", "--bank", "banks/float32", "-o", folder, "--resume")
+    succeeds("train", "--bank", "banks/float32", "-o", folder, "--resume")
     assert_method(folder / "model.safetensors", wanted[name], TRAINED)
     assert len(Run.open(folder).metrics()) == len(wanted[name]["metrics"])
     results = {r.to_dict()["method"]: r for r in ResultTable.load(folder / "results").results}
@@ -349,7 +344,7 @@ def test_a_comparison_is_complete(place: Path) -> None:
         assert_method(V1 / "compare" / "run" / "methods" / name / "model.safetensors", facts)
     before = times(place / "compare" / "run", "*.safetensors")
     figures = json.loads((V1 / "compare/run/comparison.json").read_text())
-    run("compare", "--bank", "banks/float32", "-o", "compare/run", "--resume")
+    succeeds("compare", "--bank", "banks/float32", "-o", "compare/run", "--resume")
     assert times(place / "compare" / "run", "*.safetensors") == before  # nothing trained or measured again
     assert json.loads(Path("compare/run/comparison.json").read_text()) == figures
     results = ResultTable.load("compare/run/results").results
@@ -359,7 +354,9 @@ def test_a_comparison_is_complete(place: Path) -> None:
 def test_a_reproduction_is_complete(place: Path) -> None:
     wanted = expected("reproduce")
     before = times(place / "reproduce" / "run" / "rows", "*.safetensors")
-    run("reproduce", "mini-imagenet", "--held-out-bank", "banks/float32", "-o", "reproduce/run", "--resume")
+    succeeds(
+        "reproduce", "mini-imagenet", "--held-out-bank", "banks/float32", "-o", "reproduce/run", "--resume"
+    )
     assert times(place / "reproduce" / "run" / "rows", "*.safetensors") == before
     record = json.loads(Path("reproduce/run/results.json").read_text())
     figures = [

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import succeeds
 
 import wdae
-from wdae.cli.main import main
 from wdae.errors import StorageError
 
 ROOT = Path(__file__).parents[1]
@@ -32,12 +32,6 @@ SMALL = {
     "device": "cpu",
     "precision": "float32",
 }
-
-
-def command(*words: object) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert end.value.code in (None, 0)
 
 
 @pytest.mark.parametrize("name", [n for n in wdae.__all__ if n != "__version__"])
@@ -94,9 +88,9 @@ def test_python_gives_the_figures_of_the_command_line(
     bank.save(tmp_path / "bank")
     options = [word for key, value in SMALL.items() for word in (f"--{key}", value)]
     recipe = ROOT / "recipes" / "mini-imagenet" / f"{name}.yaml"
-    command("train", "-r", recipe, "--bank", tmp_path / "bank", "-o", tmp_path / "run", *options)
+    succeeds("train", "-r", recipe, "--bank", tmp_path / "bank", "-o", tmp_path / "run", *options)
     capsys.readouterr()
-    command("evaluate", tmp_path / "run", "--bank", tmp_path / "bank", "--episodes", 30, "--json")
+    succeeds("evaluate", tmp_path / "run", "--bank", tmp_path / "bank", "--episodes", 30, "--json")
     wanted = json.loads(capsys.readouterr().out)
 
     method = wdae.train(wdae.load_recipe(f"mini-imagenet/{name}", SMALL), wdae.load(tmp_path / "bank"))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import wdae
 from safetensors import safe_open
 
 from wdae import FewShotClassifier
@@ -17,17 +18,10 @@ from wdae.classifier import BaseKnowledge, LearnConfig, Model, learn, load, save
 from wdae.classifier.base_knowledge import MOST_KEPT, HeldOut
 from wdae.classifier.cost import cost
 from wdae.classifier.predictions import measure, predictions
-from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.export import export_linear, export_torchscript
 from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 @pytest.fixture
@@ -231,30 +225,30 @@ def test_a_model_without_held_out_pictures_says_that_it_cannot_tell(
 ) -> None:
     bank = synthetic_bank(6, 0, 0, 12, 8, seed=0, held_out_per_class=0)
     bank.save(tmp_path / "bank")
-    assert run("learn", tmp_path / "bank", "-o", tmp_path / "m") == 0
+    assert wdae("learn", tmp_path / "bank", "-o", tmp_path / "m") == 0
     np.savez(tmp_path / "new.npz", features=torch.randn(2, 8).numpy(), labels=["okapi"] * 2)
     capsys.readouterr()
-    assert run("add", tmp_path / "m", tmp_path / "new.npz") == 0
+    assert wdae("add", tmp_path / "m", tmp_path / "new.npz") == 0
     assert "cannot be told" in capsys.readouterr().out
-    assert run("info", tmp_path / "m") == 0
+    assert wdae("info", tmp_path / "m") == 0
     assert "no held-out ones to find a balance on" in capsys.readouterr().out
 
 
 def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_bank.save(tmp_path / "bank")
     model = tmp_path / "m"
-    assert run("learn", tmp_path / "bank", "-o", model, "--method", "initial-estimate") == 0
+    assert wdae("learn", tmp_path / "bank", "-o", model, "--method", "initial-estimate") == 0
     pool = small_bank.select(Part.NOVEL)
     rows = torch.cat([pool.of_class(c)[:3] for c in range(5)]).numpy()
     np.savez(tmp_path / "new.npz", features=rows, labels=np.repeat([f"new {c}" for c in range(5)], 3))
     np.save(tmp_path / "q.npy", small_bank.select(Part.BASE_HELD_OUT).features.numpy())
     capsys.readouterr()
-    assert run("add", model, tmp_path / "new.npz") == 0
+    assert wdae("add", model, tmp_path / "new.npz") == 0
     assert "base classes: " in (text := capsys.readouterr().out) and " → " in text
 
     def labels(*words: str) -> list[str]:
         capsys.readouterr()
-        assert run("predict", model, tmp_path / "q.npy", "--json", *words) == 0
+        assert wdae("predict", model, tmp_path / "q.npy", "--json", *words) == 0
         return [json.loads(line)["predictions"][0]["class"] for line in capsys.readouterr().out.splitlines()]
 
     def share_new(*words: str) -> float:
@@ -265,27 +259,27 @@ def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.Ca
     assert share_new("--expect", "new=0.01") < share_new("--expect", "0.99")
     assert share_new("--only", "added") == 1 and share_new("--only", "base") == 0
     assert set(labels("--only", "new 1,new 2")) <= {"new 1", "new 2"}
-    assert run("set", model, "novel-share", "0.99") == 0
+    assert wdae("set", model, "novel-share", "0.99") == 0
     assert "99 %" in capsys.readouterr().out
     assert share_new() == share_new("--expect", "new=0.99")
-    assert run("info", model) == 0
+    assert wdae("info", model) == 0
     assert "expects: 99 %" in capsys.readouterr().out
-    assert run("undo", model) == 0
-    assert run("info", model) == 0
+    assert wdae("undo", model) == 0
+    assert wdae("info", model) == 0
     assert "than base classes can bear (the default): by shots of a class, " in capsys.readouterr().out
     assert share_new() < share_new("--expect", "new=0.99")
-    assert run("redo", model) == 0 and run("redo", model) == 2
+    assert wdae("redo", model) == 0 and wdae("redo", model) == 2
     assert "nothing to redo" in capsys.readouterr().err
-    assert run("set", model, "novel-share", "default") == 0
+    assert wdae("set", model, "novel-share", "default") == 0
     for words in (
         ("set", model, "novel-share", "7"),
         ("predict", model, tmp_path / "q.npy", "--expect", "old=1"),
     ):
-        assert run(*words) == 2
+        assert wdae(*words) == 2
         assert "between 0 and 1" in capsys.readouterr().err
-    assert run("evaluate", model, tmp_path / "new.npz", "--only", "added", "--json") == 0
+    assert wdae("evaluate", model, tmp_path / "new.npz", "--only", "added", "--json") == 0
     assert json.loads(capsys.readouterr().out)["figures"]["added_among_added"] == 1.0
-    assert run("export", model, "--to", "linear", "--only", "added", "-o", tmp_path / "e.safetensors") == 0
+    assert wdae("export", model, "--to", "linear", "--only", "added", "-o", tmp_path / "e.safetensors") == 0
     assert ": 5 classes, " in (line := capsys.readouterr().out) and "0.0 MB" not in line
 
 
@@ -295,9 +289,9 @@ def test_a_set_of_classes_is_shown_where_a_coverage_is_asked_for(
     model = learn(small_bank, method="initial-estimate")
     save(model, tmp_path / "model")
     np.save(tmp_path / "some.npy", small_bank.select(Part.BASE_HELD_OUT).features[:5].numpy())
-    assert run("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 0.9, "--csv") == 0
+    assert wdae("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 0.9, "--csv") == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.endswith(",set_size,set") and len(lines) == 5
     assert all(int(line.split(",")[-2]) == line.count(" | ") + 1 for line in lines)
-    assert run("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 2) != 0
+    assert wdae("predict", tmp_path / "model", tmp_path / "some.npy", "--coverage", 2) != 0
     assert "between 0.5 and 0.99" in capsys.readouterr().err

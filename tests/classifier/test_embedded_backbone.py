@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import wdae
 from embed_backbone import embed
 from PIL import Image
 
@@ -20,7 +21,6 @@ from wdae.classifier import load
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.predictions import predictions
 from wdae.classifier.summary import unknown_in_words
-from wdae.cli.main import main
 from wdae.config.shipped import ASSETS
 from wdae.errors import ModelError
 from wdae.estimator import FewShotClassifier
@@ -46,12 +46,6 @@ QUICK = {
     "evaluation.step_episodes": 20,
     "space.choice_episodes": 20,
 }
-
-
-def run(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 def draw(folder: Path, colours: dict[str, tuple[int, int, int]], count: int, seed: int) -> Path:
@@ -164,18 +158,18 @@ def test_five_photos_of_something_new_in_two_commands(
     new = draw(tmp_path / "photos", {"okapi": (250, 5, 250)}, 8, seed=9) / "okapi"
     files = sorted(new.glob("*.png"))
     model = tmp_path / "model"
-    assert run("learn", "-o", model) == 0
+    assert wdae("learn", "-o", model) == 0
     assert "13 base, 0 added" in capsys.readouterr().out
-    assert run("add", model, "--class", "okapi", *files[:5]) == 0
+    assert wdae("add", model, "--class", "okapi", *files[:5]) == 0
     assert not (model / "backbone.safetensors").exists()
     capsys.readouterr()
-    assert run("predict", model, *files[5:], "--json", "--top", "5") == 0
+    assert wdae("predict", model, *files[5:], "--json", "--top", "5") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["predictions"][0]["class"] for line in lines] == ["okapi"] * 3
-    assert run("explain", model, "okapi") == 0
-    assert run("evaluate", model, small.parent / "data" / "base") == 0
-    assert run("export", model, "--to", "onnx") == 0
-    assert run("undo", model) == 0
+    assert wdae("explain", model, "okapi") == 0
+    assert wdae("evaluate", model, small.parent / "data" / "base") == 0
+    assert wdae("export", model, "--to", "onnx") == 0
+    assert wdae("undo", model) == 0
     assert load(model).added == ()
 
 
@@ -204,7 +198,7 @@ def test_half_precision_of_the_denoiser_does_not_show(small: Path, tmp_path: Pat
 
 
 def test_prior_and_refinement_of_the_ready_model_can_be_chosen(small: Path, tmp_path: Path) -> None:
-    assert run("learn", "-o", tmp_path / "model", "--novel-share", "0.1", "--refine-base") == 0
+    assert wdae("learn", "-o", tmp_path / "model", "--novel-share", "0.1", "--refine-base") == 0
     base = load(tmp_path / "model").base
     assert base.calibration.novel_share == 0.1 and base.denoiser is not None and base.denoiser.refine_base
 
@@ -212,9 +206,9 @@ def test_prior_and_refinement_of_the_ready_model_can_be_chosen(small: Path, tmp_
 def test_what_is_learned_already_cannot_be_set(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("learn", "-o", tmp_path / "model", "--training.steps", "5") == 2
+    assert wdae("learn", "-o", tmp_path / "model", "--training.steps", "5") == 2
     assert "recipe cannot be set" in capsys.readouterr().err
-    assert run("learn", "-o", tmp_path / "model", "--backbone", "timm:resnet18") == 2
+    assert wdae("learn", "-o", tmp_path / "model", "--backbone", "timm:resnet18") == 2
     assert "nothing to learn from with backbone timm:resnet18" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -224,15 +218,15 @@ def test_a_model_of_ones_own_classes_names_the_backbone_and_copies_it_not(
 ) -> None:
     photos = draw(tmp_path / "photos", colours(5, 3), 6, seed=3)
     path = tmp_path / "model"
-    assert run("learn", photos, "-o", path, "--backbone", "embedded") == 0
+    assert wdae("learn", photos, "-o", path, "--backbone", "embedded") == 0
     assert not (path / "backbone.safetensors").exists()
     back = load(path)
     assert back.backbone is not None and back.backbone.image_size == SIDE
     assert (
-        run("add", path, "--class", "new", *sorted(draw(tmp_path, {"n": (250, 5, 250)}, 2, 4).glob("n/*")))
+        wdae("add", path, "--class", "new", *sorted(draw(tmp_path, {"n": (250, 5, 250)}, 2, 4).glob("n/*")))
         == 0
     )
-    assert run("predict", path, photos) == 0
+    assert wdae("predict", path, photos) == 0
 
 
 def test_features_with_the_backbone_they_came_from(
@@ -240,13 +234,13 @@ def test_features_with_the_backbone_they_came_from(
 ) -> None:
     bank, run_folder = small.parent / "bank", small.parent / "run"
     words = ("--method", "initial-estimate")
-    assert run("learn", bank, "-o", tmp_path / "model", "--backbone", run_folder, *words) == 0
+    assert wdae("learn", bank, "-o", tmp_path / "model", "--backbone", run_folder, *words) == 0
     photos = draw(tmp_path / "photos", colours(1, 3), 2, seed=3)
-    assert run("predict", tmp_path / "model", photos) == 0
+    assert wdae("predict", tmp_path / "model", photos) == 0
     np.savez(
         tmp_path / "other.npz", features=np.random.default_rng(0).normal(size=(20, 7)), labels=[0, 1] * 10
     )
-    assert run("learn", tmp_path / "other.npz", "-o", tmp_path / "b", "--backbone", "embedded", *words) == 2
+    assert wdae("learn", tmp_path / "other.npz", "-o", tmp_path / "b", "--backbone", "embedded", *words) == 2
     assert "gives features of size 64" in capsys.readouterr().err
 
 
@@ -257,17 +251,17 @@ def test_another_backbone_than_the_models_is_refused(
     from wdae.storage.records import read_json
     from wdae.storage.tensors import load_tensors
 
-    assert run("learn", "-o", tmp_path / "model") == 0
+    assert wdae("learn", "-o", tmp_path / "model") == 0
     shutil.copytree(small, tmp_path / "newer")
     tensors, card = load_tensors(small / "model.safetensors"), read_json(small / "model.json")
     write_model(tmp_path / "newer", {key: value * 2 for key, value in tensors.items()}, card)
     monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "newer")
     picture = next((small.parent / "data" / "base").rglob("*.png"))
-    assert run("predict", tmp_path / "model", picture) == 2
+    assert wdae("predict", tmp_path / "model", picture) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "shipped with an earlier wdae" in said and "wdae learn -o NEW" in said
     np.save(tmp_path / "features.npy", np.ones((2, 64), dtype=np.float32))
-    assert run("predict", tmp_path / "model", tmp_path / "features.npy") == 0
+    assert wdae("predict", tmp_path / "model", tmp_path / "features.npy") == 0
 
 
 def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

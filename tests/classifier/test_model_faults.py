@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import wdae
 from tiny_backbone import paint
 
 from wdae.bank import FeatureBank
@@ -23,9 +24,7 @@ BASE = ["red", "green", "blue", "yellow", "violet", "grey"]
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0), capsys.readouterr().err
+    return wdae(*words), capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

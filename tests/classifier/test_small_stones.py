@@ -12,6 +12,7 @@ import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
+import command_line
 import pytest
 import torch
 from tiny_backbone import paint
@@ -50,10 +51,9 @@ def model(learned: Path, tmp_path: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    said = capsys.readouterr()
-    return int(left.value.code or 0), said.out, said.err
+    status = command_line.wdae(*words)
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
 
 
 @pytest.mark.parametrize("name", ["unknown", "Unknown", " unknown "])

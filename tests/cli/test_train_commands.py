@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import wdae
 
 from wdae import synthetic_bank
-from wdae.cli.main import main
 from wdae.storage.checkpoint import load_checkpoint
 
 SMALL = [
@@ -41,12 +41,6 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     made.save(path)
     return path
-
-
-def wdae(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture(scope="module")

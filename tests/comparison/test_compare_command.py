@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import wdae
 
 from wdae.bank import FeatureBank
-from wdae.cli.app import run_app
-from wdae.cli.main import root
 from wdae.comparison import run as comparison
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.table import BEGIN, END, ComparisonTable
@@ -22,10 +21,6 @@ from wdae.methods import names
 from wdae.stage2.config import MetaRecipe
 
 METHODS = "fine-tune,lwof-attention,tpn,wdae-mlp,simpleshot"
-
-
-def wdae(*words: object) -> int:
-    return run_app(root(), [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import wdae
 
 from wdae.bank import FeatureBank
-from wdae.cli.app import run_app
-from wdae.cli.main import root
 from wdae.comparison.entries import entry, split_words
 from wdae.config import load
 from wdae.errors import ModelError
@@ -24,10 +23,6 @@ denoiser: {hidden: 4}
 training: {steps: 2, validate_every: 1, n_fake: 4, episodes_per_step: 2, validation_episodes: 10}
 evaluation: {step_episodes: 10}
 """
-
-
-def wdae(*words: object) -> int:
-    return run_app(root(), [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

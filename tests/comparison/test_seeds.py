@@ -7,15 +7,10 @@ import statistics
 from pathlib import Path
 
 import pytest
+from command_line import wdae
 
-from wdae.cli.app import run_app
-from wdae.cli.main import root
 from wdae.evaluation.table import ResultTable
 from wdae.synthetic import synthetic_bank
-
-
-def wdae(*words: object) -> int:
-    return run_app(root(), [str(word) for word in words])
 
 
 def test_seeds_train_anew_on_the_same_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

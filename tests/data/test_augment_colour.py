@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance
+from seeded import generator
 
 from wdae.data import colour as A
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def pictures(count: int = 4, side: int = 7) -> torch.Tensor:
-    return torch.rand(count, 3, side, side, generator=seeded(0))
+    return torch.rand(count, 3, side, side, generator=generator(0))
 
 
 def slow_jitter(picture: np.ndarray, brightness: float, contrast: float, saturation: float, hue: float):
@@ -39,7 +36,7 @@ def slow_jitter(picture: np.ndarray, brightness: float, contrast: float, saturat
 
 def test_jitter_equals_the_slow_definition():
     batch = pictures()
-    factors = A.sample_jitter(4, seeded(1), brightness=0.9, contrast=0.8, saturation=0.7, hue=0.5)
+    factors = A.sample_jitter(4, generator(1), brightness=0.9, contrast=0.8, saturation=0.7, hue=0.5)
     out = A.apply_jitter(batch, factors)
     for picture, row, got in zip(batch.double().numpy(), factors.tolist(), out.numpy(), strict=True):
         np.testing.assert_allclose(got, slow_jitter(picture.copy(), *row), atol=2e-5)
@@ -66,7 +63,7 @@ def test_each_change_is_pillows_up_to_rounding(column, enhancer):
 
 
 def test_factors_lie_in_their_ranges():
-    factors = A.sample_jitter(20_000, seeded(2), brightness=0.4, contrast=0.2, saturation=1.0, hue=0.1)
+    factors = A.sample_jitter(20_000, generator(2), brightness=0.4, contrast=0.2, saturation=1.0, hue=0.1)
     for column, (low, high) in enumerate([(0.6, 1.4), (0.8, 1.2), (0.0, 2.0), (-0.1, 0.1)]):
         values = factors[:, column]
         width = high - low
@@ -76,7 +73,7 @@ def test_factors_lie_in_their_ranges():
 
 def test_no_strength_changes_nothing():
     batch = pictures()
-    torch.testing.assert_close(A.apply_jitter(batch, A.sample_jitter(len(batch), seeded(3))), batch)
+    torch.testing.assert_close(A.apply_jitter(batch, A.sample_jitter(len(batch), generator(3))), batch)
 
 
 def test_normalise():

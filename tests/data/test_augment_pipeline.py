@@ -5,17 +5,14 @@ from __future__ import annotations
 import pydantic
 import pytest
 import torch
+from seeded import generator
 
 from wdae.data import augment as A
 from wdae.errors import RecipeError
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def pictures(count: int = 5, side: int = 16) -> torch.Tensor:
-    return torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8, generator=seeded(0)).permute(
+    return torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8, generator=generator(0)).permute(
         0, 3, 1, 2
     )
 
@@ -24,7 +21,7 @@ def pictures(count: int = 5, side: int = 16) -> torch.Tensor:
 def test_augment_equals_its_steps_one_picture_at_a_time(crop):
     config = A.AugmentConfig(crop=crop, padding=3, size=12, hue=0.1)
     batch = pictures()
-    draws = A.sample_augment(5, 16, 16, config, seeded(1))
+    draws = A.sample_augment(5, 16, 16, config, generator(1))
     out = A.apply_augment(batch, draws, config)
     assert out.shape == (5, 3, 12, 12)
     assert out.dtype == torch.float32
@@ -46,16 +43,16 @@ def test_augment_equals_its_steps_one_picture_at_a_time(crop):
 def test_augment_is_drawn_from_its_generator_only():
     config = A.AugmentConfig()
     torch.manual_seed(0)
-    first = A.augment(pictures(), config, seeded(2))
+    first = A.augment(pictures(), config, generator(2))
     torch.manual_seed(1)
-    assert torch.equal(first, A.augment(pictures(), config, seeded(2)))
-    assert not torch.equal(first, A.augment(pictures(), config, seeded(3)))
+    assert torch.equal(first, A.augment(pictures(), config, generator(2)))
+    assert not torch.equal(first, A.augment(pictures(), config, generator(3)))
 
 
 def test_with_everything_off_augment_is_prepare():
     config = A.AugmentConfig(crop="none", flip=0, brightness=0, contrast=0, saturation=0)
     batch = pictures()
-    out = A.augment(batch, config, seeded(0))
+    out = A.augment(batch, config, generator(0))
     torch.testing.assert_close(out, A.prepare(batch, config))
     mean, std = torch.tensor(config.mean)[:, None, None], torch.tensor(config.std)[:, None, None]
     torch.testing.assert_close(out, (batch.double() / 255 - mean) / std, check_dtype=False)
@@ -72,7 +69,7 @@ def test_apply_traces_without_a_break(crop):
     """What torch.compile needs: one graph. (No code is generated here: a compiler may be absent.)"""
     config = A.AugmentConfig(crop=crop, hue=0.1)
     batch = pictures()
-    draws = A.sample_augment(5, 16, 16, config, seeded(1))
+    draws = A.sample_augment(5, 16, 16, config, generator(1))
     traced = torch.compile(lambda b, d: A.apply_augment(b, d, config), fullgraph=True, backend="eager")
     torch.testing.assert_close(traced(batch, draws), A.apply_augment(batch, draws, config))
 
@@ -82,7 +79,7 @@ def test_apply_traces_without_a_break(crop):
 def test_gpu_equals_cpu(crop):
     config = A.AugmentConfig(crop=crop, hue=0.1)
     batch = pictures()
-    draws = A.sample_augment(5, 16, 16, config, seeded(1))
+    draws = A.sample_augment(5, 16, 16, config, generator(1))
     there = A.apply_augment(batch.cuda(), A.Draws(*(draw.cuda() for draw in draws)), config)
     torch.testing.assert_close(there.cpu(), A.apply_augment(batch, draws, config), atol=1e-2, rtol=1e-2)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import succeeds
 from PIL import Image, ImageDraw
 
 from wdae import FeatureBank, Part
-from wdae.cli.main import main
 
 COLOURS = ("red", "green", "blue", "orange")
 SHAPES = ("disc", "square", "bar", "cross")
@@ -59,12 +59,6 @@ def pictures(tmp_path: Path) -> Path:
     return folder / "list.csv"
 
 
-def wdae(*words: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    assert not ended.value.code
-
-
 def test_from_pictures_to_a_table(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,8 +66,8 @@ def test_from_pictures_to_a_table(
     stage1 = ["--data.path", pictures, "--data.size", 32, "--data.held_out", 9, "--backbone", "conv4-64"]
     stage1 += ["--backbone_options.image_size", 32, "--epochs", 6, "--batch", 24, "--augment.padding", 2]
     stage1 += ["--validation.every", 6, "--validation.episodes", 50, "--device", "cpu"]
-    wdae("pretrain", *stage1, "-o", tmp_path / "stage1")
-    wdae(
+    succeeds("pretrain", *stage1, "-o", tmp_path / "stage1")
+    succeeds(
         "extract",
         "--data",
         pictures,
@@ -92,10 +86,10 @@ def test_from_pictures_to_a_table(
     training += ["--training.base_queries", 10, "--training.validate_every", 5, "--denoiser.hidden", 16]
     training += ["--training.validation_episodes", 20, "--evaluation.ways", 3, "--evaluation.episodes", 200]
     training += ["--evaluation.step_episodes", 50, "--device", "cpu"]
-    wdae("train", "--bank", tmp_path / "bank", "-o", tmp_path / "stage2", *training)
+    succeeds("train", "--bank", tmp_path / "bank", "-o", tmp_path / "stage2", *training)
     capsys.readouterr()
     words = ["--ways", 3, "--episodes", 300, "--shots", 5, "--device", "cpu", "--json"]
-    wdae("evaluate", tmp_path / "stage2", "--bank", tmp_path / "bank", *words)
+    succeeds("evaluate", tmp_path / "stage2", "--bank", tmp_path / "bank", *words)
     by_method = {entry["method"]: entry["metrics"] for entry in json.loads(capsys.readouterr().out)}
     for metrics in by_method.values():  # colours and shapes are told apart far better than by chance
         assert metrics["novel"]["mean"] > 0.45

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from wdae.cli.main import main
 from wdae.data.splits import load_split
 
 N_BASE, N_VALIDATION, N_NOVEL = 8, 5, 6
@@ -33,13 +31,6 @@ STAGE2 += [
     "training.validate_every=2",
     "training.validation_episodes=10",
 ]
-
-
-def wdae(*words: object) -> int:
-    """Run a command and return its exit status."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 def picture(label: int, rng: np.random.Generator) -> Image.Image:

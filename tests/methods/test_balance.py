@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from seeded import randn
 from torch import Tensor
 
 from wdae.errors import ModelError, RecipeError
@@ -23,10 +24,6 @@ from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
 
 BALANCE = Calibration(12.0, {1: 0.8, 5: 1.1}, {1: 0.4, 5: -2.0})
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def wdae(dim: int = 12, **options: object) -> WDAE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from seeded import randn
 from sklearn.linear_model import LogisticRegression as SklearnLogistic
 from sklearn.linear_model import Ridge
 from torch import Tensor
@@ -19,10 +20,6 @@ from wdae.nn.logistic import logistic_regression
 from wdae.nn.ridge import ridge
 from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def problem(E: int, n: int, K: int, D: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from method_samples import bank_of, fresh
-from torch import Tensor
+from seeded import randn
 
 from wdae.methods import BaseClasses, Setting, Support, find, make, names
 from wdae.methods.base import base_classes
@@ -22,10 +22,6 @@ from wdae.nn.inner_loop import gradient_steps
 from wdae.parts import Part
 
 E, N, n, K, D = 3, 7, 4, 2, 10
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 SUPPORT, QUERIES, BASE = Support(randn(E, n, K, D)), randn(E, 5, D, seed=1), BaseClasses(randn(N, D, seed=2))

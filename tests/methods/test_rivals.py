@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from method_samples import bank_of, fresh
+from seeded import randn
 from torch import Tensor, nn
 
 from wdae.errors import ModelError
@@ -22,10 +23,6 @@ from wdae.parts import Part
 
 E, n, K, D = 2, 3, 4, 6
 BASE = BaseClasses(torch.randn(7, D, generator=torch.Generator().manual_seed(2)))
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def made(name: str, **options: float) -> LearnedMethod:

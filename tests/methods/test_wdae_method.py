@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from seeded import randn
 from torch import Tensor
 
 from wdae.errors import ModelError
@@ -15,10 +16,6 @@ from wdae.nn import Denoiser, build_graph, cosine_scores, unit
 from wdae.nn.generate import initial_estimate, refine
 
 E, N, n, K, Q, D = 4, 30, 5, 3, 6, 12
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 BASE = BaseClasses(2 * randn(N, D), scale=12.0)

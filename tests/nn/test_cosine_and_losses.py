@@ -4,12 +4,9 @@ import math
 
 import pytest
 import torch
+from seeded import generator
 
 from wdae.nn import CosineClassifier, cosine_scores, stage2_losses, unit
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_scores_are_scaled_cosines() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from seeded import generator
 from torch import Tensor
 
 from wdae.errors import ModelError
 from wdae.nn import ClassGraph, Denoiser, build_graph, unit
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def denoiser(kind: str, n_layers: int, dim: int = 7, hidden: int = 6, dropout: float = 0.0) -> Denoiser:

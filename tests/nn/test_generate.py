@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from seeded import randn
 
 from wdae.errors import ModelError
 from wdae.nn import Denoiser, build_graph, unit
 from wdae.nn.generate import initial_estimate, move, novel_estimate, refine
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def denoiser(kind: str = "gnn") -> Denoiser:

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from seeded import generator
 from torch import Tensor, nn
 
 from wdae.nn import build_graph, edge_norm, unit
@@ -14,10 +15,6 @@ from wdae.nn.graph import ClassGraph
 from wdae.nn.layers import HiddenUpdate, LastUpdate, PairwiseMessage, dropout
 from wdae.nn.sparse_dropout import sample_group_survivors
 from wdae.nn.split_linear import SplitLinear, part_scales
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def state(sizes: list[int], E: int = 3, N: int = 13, seed: int = 0) -> tuple[list[Tensor], ClassGraph]:

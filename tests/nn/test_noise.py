@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from seeded import generator
 
 from wdae.nn import unit
 from wdae.nn.noise import add_noise
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_rows_have_unit_length_and_the_noise_asked_for() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from seeded import randn
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -15,10 +16,6 @@ from wdae.nn.cosine import unit
 from wdae.nn.posterior import Posterior, likeliest
 
 N, n, K, D, A = 7, 3, 12, 5, 14
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def problem(E: int = 2) -> tuple[Posterior, Tensor, Tensor, Tensor, Tensor]:

@@ -7,13 +7,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from seeded import generator
 from torch import Tensor
 
 from wdae.nn.sparse_dropout import groups, sample_group_survivors, sample_survivors, sparse_messages
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95, 0.999])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_trees import wdae
+from command_line import wdae
 
 from wdae.bank import FeatureBank
 from wdae.evaluation.results import Result

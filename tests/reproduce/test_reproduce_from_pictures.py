@@ -11,7 +11,8 @@ from typing import Any
 import made_trees
 import pytest
 import torch
-from made_trees import N_BASE, N_NOVEL, N_VALIDATION, STAGE1, STAGE2, wdae
+from command_line import wdae
+from made_trees import N_BASE, N_NOVEL, N_VALIDATION, STAGE1, STAGE2
 
 from wdae import FeatureBank, Part
 from wdae.data.splits import load_split

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import environment
 from postgres_server import free_port
 from stage1_samples import drawn_folder
 
@@ -68,11 +69,6 @@ def command(*words: str) -> list[str]:
     port = free_port()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     return [*torchrun, "--master-port", str(port), "--no-python", *wdae]
-
-
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    return kept | {"OMP_NUM_THREADS": "1", "WDAE_PROGRESS": "off"}
 
 
 def done(*words: str) -> str:

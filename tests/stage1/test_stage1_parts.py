@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from seeded import generator
 from stage1_samples import drawn_data, drawn_folder, recipe
 from torch import nn
 from torch.nn import functional as F
@@ -21,10 +22,6 @@ from wdae.stage1.mixup import Mix, draw_mix, mixed_cross_entropy
 from wdae.stage1.objective import objective
 from wdae.stage1.recognition_model import Recognition, build_recognition_model
 from wdae.stage1.state import rate_share
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_networks_of_different_seeds_may_hold_out_the_same_pictures(tmp_path: Path) -> None:

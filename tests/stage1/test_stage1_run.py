@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import succeeds
 from stage1_samples import Interrupted, drawn_data, drawn_folder, extraction, recipe
 
 from wdae.backbones import Backbone
 from wdae.backbones import embed as embedding
 from wdae.backbones.embed import eager_features
 from wdae.bank import FeatureBank
-from wdae.cli.main import main
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
 from wdae.extract.run import extract
 from wdae.parts import Part
@@ -36,13 +36,6 @@ from wdae.stage1.state import differences
 from wdae.stage1.train import BEST, LAST, train_stage1
 from wdae.storage.checkpoint import load_checkpoint
 from wdae.storage.tensors import load_tensors
-
-
-def wdae(*words: str) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == 0
-
 
 ALONE = Team(0, 1, torch.device("cpu"))
 STILL = {f"augment__{key}": 0.0 for key in ("brightness", "contrast", "saturation")}
@@ -299,13 +292,13 @@ def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     common += ["--data.held_out", "2", "--backbone", "conv4-64", "--backbone_options.image_size", "16"]
     common += ["--epochs", "2", "--batch", "6", "--precision", "float32", "--validation.episodes", "20"]
     common += ["--augment.padding", "2", "--log_every", "1"]
-    wdae("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--max-seconds", "0")
+    succeeds("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--max-seconds", "0")
     assert "stopped at step 1 of 6" in capsys.readouterr().out
-    wdae("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--resume")
+    succeeds("pretrain", *common, "-o", f"{tmp_path / 'run'}", "--resume")
     assert "6 steps" in capsys.readouterr().out
     model = tmp_path / "run" / "model"
     words = ["extract", "--data", f"{folder}", "--model", f"{model}", "--cache_dir", f"{cache}"]
-    wdae(*words, "--chunk", "30", "-o", f"{tmp_path / 'bank'}")
+    succeeds(*words, "--chunk", "30", "-o", f"{tmp_path / 'bank'}")
     assert "80 images" in capsys.readouterr().out
     bank = FeatureBank.open(tmp_path / "bank")
     assert [sum(bank.counts(part)) for part in Part] == [18, 6, 40, 16]

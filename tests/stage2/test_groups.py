@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import environment
 from postgres_server import free_port
 
 from wdae import synthetic_bank
@@ -32,11 +33,6 @@ def command(processes: int, *words: str) -> list[str]:
     port = free_port()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return [*torchrun, "--master-port", str(port), "--no-python", sys.executable, *wdae]
-
-
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    return kept | {"OMP_NUM_THREADS": "1", "WDAE_PROGRESS": "off"}
 
 
 def options(place: Path, name: str, steps: int) -> list[str]:
