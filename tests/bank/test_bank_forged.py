@@ -1,11 +1,11 @@
 """Banks of strangers, their checksums recomputed."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz_mutations import seal
 
 from wdae.bank import FeatureBank
 from wdae.errors import WdaeError
@@ -20,9 +20,7 @@ def bank(tmp_path: Path) -> Path:
 
 def forge(bank: Path, change: dict[str, Any]) -> None:
     file = bank / "manifest.json"
-    value = {key: inner for key, inner in (json.loads(file.read_text()) | change).items() if key != "sha256"}
-    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-    file.write_text(json.dumps(value | {"sha256": digest}))
+    file.write_text(json.dumps(seal(json.loads(file.read_text()) | change)))
 
 
 WRONG = [None, True, -1, 2**80, 1.5, "x", "x" * 5_000, [], [[]], {}, {"a": None}]
