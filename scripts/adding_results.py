@@ -40,7 +40,8 @@ paired, draw by draw.
   constant that costs base pictures as much, found on the very draws that are measured; ours was found on
   validation classes.
 
-Logistic regression takes part in fewer draws, and is compared on those.
+In brackets: how much higher ours is, in points, paired; a star where the interval leaves out zero. Logistic
+regression takes part in fewer draws, and is compared on those: set its figures beside ours by the brackets.
 """
 UNKNOWN_WORDS = """\
 Pictures of classes that a model was never shown, called unknown where 5 % of pictures of known classes may
@@ -73,7 +74,7 @@ def _records(folder: Path, start: str) -> list[Path]:
 
 def _where(record: dict[str, Any]) -> str:
     environment = record["environment"]
-    return f"{' '.join(['python', *environment['command']])}; {of_commit(environment)}."
+    return f"last run `{' '.join(['python', *environment['command']])}`, {of_commit(environment)}."
 
 
 def curves(name: str, record: dict[str, Any]) -> list[str]:
@@ -82,17 +83,15 @@ def curves(name: str, record: dict[str, Any]) -> list[str]:
     shots = sorted({k for k, _ in rows})
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
     out = [f"## {TITLES.get(name, name)}", ""]
-    out += [f"{record['base_images']} pictures of each base class. Record `{name}`, {_where(record)}", ""]
+    out += [f"{record['base_images']} pictures of each base class. Record `{name}`: {_where(record)}", ""]
     for title, metric in (("Area", "area"), ("Novel among novel", "novel")):
-        cells = [
-            [str(k), *(_cell(rows.get((k, method), {}).get(metric)) for method in methods)] for k in shots
-        ]
+        cells = [[str(k), *(_compared(rows.get((k, m), {}), metric) for m in methods)] for k in shots]
         out += [f"{title}:", "", *markdown_table(["shots", *methods], cells, left=[]), ""]
     cells = []
     for k in shots:
         loss = f"{100 * rows[k, OURS]['loss_of_ours']:.2f}"
-        values = (rows.get((k, method), {}).get("novel_at_loss_of_ours") for method in methods)
-        cells.append([str(k), loss, *map(_cell, values)])
+        values = (_compared(rows.get((k, m), {}), "novel_at_loss_of_ours") for m in methods)
+        cells.append([str(k), loss, *values])
     out += ["At our loss:", "", *markdown_table(["shots", "base loses", *methods], cells, left=[]), ""]
     return [*out, *behind(record["rows"]), ""]
 
@@ -118,7 +117,7 @@ def behind(rows: list[dict[str, Any]]) -> list[str]:
 
 def unknown(name: str, record: dict[str, Any]) -> list[str]:
     """What a model calls unknown, and which strays it notices."""
-    out = [f"### {TITLES.get(name, name)}", "", f"Record `{name}`, {_where(record)}", ""]
+    out = [f"### {TITLES.get(name, name)}", "", f"Record `{name}`: {_where(record)}", ""]
     head = ["added", "base called unknown", "added called unknown", "unseen caught", "by best score"]
     first = record["nothing_added"]
     keys = ("base_called_unknown", "added_called_unknown", "unseen_called_unknown")
@@ -147,9 +146,12 @@ def _estimate(value: dict[str, Any] | None) -> Estimate | None:
     return Estimate(value["mean"], float("nan") if value["ci95"] is None else value["ci95"], value["n"])
 
 
-def _cell(value: dict[str, Any] | None) -> str:
-    found = _estimate(value)
-    return "" if found is None else found.percent()
+def _compared(row: dict[str, Any], metric: str) -> str:
+    """A figure and, of another method, how much higher ours is on the same draws."""
+    found, beyond = _estimate(row.get(metric)), _estimate(row.get("ours_beyond", {}).get(metric))
+    if found is None:
+        return ""
+    return found.percent() + ("" if beyond is None else f" ({beyond.starred()})")
 
 
 def _share(value: float) -> str:
