@@ -83,7 +83,7 @@ def test_commits_of_records_are_in_the_history() -> None:
 
 
 def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_path: Path) -> None:
-    record = json.loads((ROOT / "results" / "resnet12-taught.json").read_text())
+    record = json.loads((ROOT / "results" / "resnet12-embedded.json").read_text())
     assert make_results.over_seeds(record | {"name": "has no other seed"}) == []
     other = json.loads(json.dumps(record)) | {"seed": 1}
     for table in other["tables"]:
@@ -91,7 +91,7 @@ def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_p
         for line in table["rows"]:
             line["metrics"]["novel"]["mean"] += 0.02
     (tmp_path / "seeds").mkdir()
-    (tmp_path / "seeds/resnet12-taught-seed-1.json").write_text(json.dumps(other))
+    (tmp_path / "seeds/resnet12-embedded-seed-1.json").write_text(json.dumps(other))
     make_results.RESULTS = tmp_path
     page = "\n".join(make_results.over_seeds(record))
     assert "± 1.41 |" in page and "2 seeds of stage 2 (0, 1)" in page
