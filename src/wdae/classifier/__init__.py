@@ -12,18 +12,14 @@ from wdae.lazy import lazy_names
 if TYPE_CHECKING:
     from wdae.classifier.base_knowledge import BaseKnowledge
     from wdae.classifier.head import Head
-    from wdae.classifier.history import Change, History
     from wdae.classifier.learn_job import LearnConfig
-    from wdae.classifier.model import Example, Model
+    from wdae.classifier.model import Model
     from wdae.classifier.sources import learn
     from wdae.classifier.store import changing, load, save
 
 __all__ = [
     "BaseKnowledge",
-    "Change",
-    "Example",
     "Head",
-    "History",
     "LearnConfig",
     "Model",
     "changing",
@@ -35,8 +31,7 @@ __all__ = [
 __getattr__ = lazy_names(
     "wdae.classifier",
     {
-        "wdae.classifier.history": ["Change", "History"],
-        "wdae.classifier.model": ["Example", "Model"],
+        "wdae.classifier.model": ["Model"],
         "wdae.classifier.base_knowledge": ["BaseKnowledge"],
         "wdae.classifier.head": ["Head"],
         "wdae.classifier.learn_job": ["LearnConfig"],

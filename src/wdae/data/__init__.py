@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING
 from wdae.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from wdae.config.augment import AugmentConfig
     from wdae.data.cache import PixelArray, pixels
     from wdae.data.image_set import ImageSet, hold_out
     from wdae.data.layouts import LAYOUTS, open_dataset
-    from wdae.data.source import ArraySource, EncodedSource, FileSource, ImageSource
-    from wdae.data.splits import ClassSplit, load_split
-    from wdae.data.stream import Batch, CentralSquare, RandomSquare
+    from wdae.data.source import ArraySource, FileSource
+    from wdae.data.splits import load_split
+    from wdae.data.stream import CentralSquare, RandomSquare
 
 __all__ = [
     "LAYOUTS",
     "ArraySource",
-    "AugmentConfig",
-    "Batch",
     "CentralSquare",
-    "ClassSplit",
-    "EncodedSource",
     "FileSource",
     "ImageSet",
-    "ImageSource",
     "PixelArray",
     "RandomSquare",
     "hold_out",
@@ -40,12 +34,11 @@ __all__ = [
 __getattr__ = lazy_names(
     "wdae.data",
     {
-        "wdae.config.augment": ["AugmentConfig"],
         "wdae.data.cache": ["PixelArray", "pixels"],
         "wdae.data.image_set": ["ImageSet", "hold_out"],
         "wdae.data.layouts": ["LAYOUTS", "open_dataset"],
-        "wdae.data.source": ["ArraySource", "EncodedSource", "FileSource", "ImageSource"],
-        "wdae.data.splits": ["ClassSplit", "load_split"],
-        "wdae.data.stream": ["Batch", "CentralSquare", "RandomSquare"],
+        "wdae.data.source": ["ArraySource", "FileSource"],
+        "wdae.data.splits": ["load_split"],
+        "wdae.data.stream": ["CentralSquare", "RandomSquare"],
     },
 )

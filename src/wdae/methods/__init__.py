@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wdae.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from wdae.methods.base import Adapter, BaseClasses, Method, Scorer, Support, WeightScorer
+    from wdae.methods.base import BaseClasses, Method, Scorer, Support, WeightScorer
     from wdae.methods.initial_estimate import InitialEstimate
     from wdae.methods.learned import LearnedMethod, Setting, StepLosses, TrainingBatch
     from wdae.methods.registry import find, is_learned, make, names, register
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WDAE",
-    "Adapter",
     "BaseClasses",
     "InitialEstimate",
     "LearnedMethod",
@@ -39,7 +38,7 @@ __all__ = [
 __getattr__ = lazy_names(
     "wdae.methods",
     {
-        "wdae.methods.base": ["Adapter", "BaseClasses", "Method", "Scorer", "Support", "WeightScorer"],
+        "wdae.methods.base": ["BaseClasses", "Method", "Scorer", "Support", "WeightScorer"],
         "wdae.methods.initial_estimate": ["InitialEstimate"],
         "wdae.methods.learned": ["LearnedMethod", "Setting", "StepLosses", "TrainingBatch"],
         "wdae.methods.registry": ["find", "is_learned", "make", "names", "register"],

@@ -3,13 +3,12 @@
 from wdae.nn.cosine import CosineClassifier, cosine_scores, unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.graph import ClassGraph, build_graph
-from wdae.nn.losses import Losses, stage2_losses
+from wdae.nn.losses import stage2_losses
 
 __all__ = [
     "ClassGraph",
     "CosineClassifier",
     "Denoiser",
-    "Losses",
     "build_graph",
     "cosine_scores",
     "stage2_losses",
