@@ -159,7 +159,9 @@ def _download(entry: Download, file: Path) -> None:
                 digest.update(piece)
                 out.write(piece)
     except OSError as error:  # urllib's own errors are OSErrors
-        raise DataError(f"{entry.url} cannot be fetched: {error}") from error
+        raise DataError(
+            f"{entry.url} cannot be fetched: {error}; check the connection, then run this again"
+        ) from error
     if size != entry.bytes or digest.hexdigest() != entry.sha256:
         raise DataError(
             f"{entry.url} gives {size} bytes with SHA-256 {digest.hexdigest()[:16]}…; the entry says"

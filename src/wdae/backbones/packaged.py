@@ -67,7 +67,9 @@ def packaged(name: str) -> Classifying:
     try:
         backbone.load_state_dict({_ours(key, n_blocks): value for key, value in tensors.items()})
     except RuntimeError as error:
-        raise ModelError(f"the package's weights do not fit {LITE[name]}: {error}") from error
+        raise ModelError(
+            f"the package's weights do not fit {LITE[name]}: {error}; install it again"
+        ) from error
     return Classifying(backbone.eval(), weight, bias)
 
 

@@ -167,7 +167,9 @@ class PictureBackbone:
         try:
             network.load_state_dict(dict(self.tensors))
         except RuntimeError as error:
-            raise ModelError(f"the model's weights do not fit backbone {self.name!r}: {error}") from error
+            raise ModelError(
+                f"the model's weights do not fit backbone {self.name!r}: {error}; copy the model again"
+            ) from error
         return network.eval()
 
     def _shipped(self) -> PictureBackbone:

@@ -51,7 +51,7 @@ def trained_backbone(
         begun = (work.run / LAST).is_file()
         outcome = run_pretraining(recipe, work.run, resume=begun, force=not begun)
         if outcome is None or outcome.model is None:
-            raise WdaeError("training the backbone did not finish")
+            raise WdaeError("training the backbone did not finish; go on with: wdae learn ... --resume")
     classifier = load_model(work.run / MODEL, trust=job.train).network.classifier
     return (
         of_stage1(work.run / MODEL, job.train),

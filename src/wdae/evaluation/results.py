@@ -248,7 +248,7 @@ class Result:
         """Read a result from its JSON file and the values beside it."""
         path = Path(path)
         if not is_result(path):
-            raise StorageError(f"{path} is no result file (its 'format' is not {FORMAT!r})")
+            raise StorageError(f"{path} is no result file; give one of a run's results folder")
         value = read_json(path)
         beside = path.with_suffix(".safetensors")
         version = check_version(value.get("version"), VERSION, "a result", path)

@@ -27,10 +27,12 @@ def read_export(path: str | Path) -> tuple[Any, dict[str, str]]:
     except StorageError:
         raise
     except Exception as error:  # protobuf's own
-        raise StorageError(f"{path} is not an ONNX file, or is truncated") from error
+        raise StorageError(f"{path} is not an ONNX file, or is truncated; export the model again") from error
     known = {one.key: one.value for one in proto.metadata_props}
     if not known.get("format", "").startswith("wdae-export"):
-        raise StorageError(f"{path} is an ONNX file, but no export of wdae")
+        raise StorageError(
+            f"{path} is an ONNX file, but no export of wdae; make one with: wdae export MODEL --to onnx"
+        )
     return proto, known
 
 

@@ -71,7 +71,10 @@ def as_onnx(loaded: Loaded) -> bytes:
                 [sys.executable, "-c", _EXPORT, *command], capture_output=True, text=True, timeout=_PATIENCE
             )
         except subprocess.TimeoutExpired:
-            raise StorageError(f"exporting to ONNX takes longer than {_PATIENCE} seconds") from None
+            raise StorageError(
+                f"exporting to ONNX takes longer than {_PATIENCE} seconds; download the model as a folder,"
+                " then run: wdae export MODEL --to onnx"
+            ) from None
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["exporting to ONNX failed"]
             raise StorageError(lines[-1].removeprefix("error: "))

@@ -132,7 +132,9 @@ def fit(
     progress, best = TrainingProgress(), deepcopy(learner.state_dict())
     if resume:
         if checkpoint is None or not checkpoint.exists():
-            raise RunError(f"nothing to resume: there is no checkpoint at {checkpoint}")
+            raise RunError(
+                f"nothing to resume: there is no checkpoint at {checkpoint}; start without --resume"
+            )
         progress, best = restore_state(checkpoint, recipe, learner, optimiser)
     forward: Callable[..., StepLosses] = learner
     by_default = device.type == "cuda" and isinstance(learner, Learner)  # inner loops do not compile
