@@ -12,7 +12,7 @@ from fastapi import APIRouter, File, Query, Request, UploadFile
 from wdae.classifier.names import UNKNOWN, shorten
 from wdae.errors import WdaeError
 from wdae.serve.engine import Answer, Question
-from wdae.serve.engine.knowing import cost_of, insights, map_of, most_useful, sentences
+from wdae.serve.engine.insight import cost_of, insights, map_of, most_useful, sentences
 from wdae.serve.routes.predictions import ONE_PICTURE, Asked, ask, one_picture, prediction, ready
 from wdae.serve.schemas import Cost, ExplanationOut, Insight, Map, Next, NextItem, RefusedFile
 from wdae.serve.service import Here, ModelId, Offset, Reader

@@ -1,4 +1,4 @@
-"""What can be told of a model to a person: what it confuses, what it cost, a map, what to label next."""
+"""Insight into a model: what its classes are confused with, what they cost, a map, what to label next."""
 
 from __future__ import annotations
 
