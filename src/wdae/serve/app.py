@@ -56,15 +56,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = here = Service.open(chosen)
-        here.decoders.start()
-        runner = Runner(here, here.jobs, KINDS, lambda: deletion.carry_out(here.database, here.pictures))
+        app.state.service = service = Service.open(chosen)
+        service.decoders.start()
+        runner = Runner(
+            service, service.jobs, KINDS, lambda: deletion.carry_out(service.database, service.pictures)
+        )
         runner.start()
         if settings is None:
             gc.freeze()  # what is there now stays; a search of all of it would hold requests up
         yield
         await run_sync(runner.stop)
-        here.close()
+        service.close()
 
     if settings is None:
         log_as_json()

@@ -31,9 +31,9 @@ def prepare(settings: Settings) -> None:
         empty = session.scalar(select(ModelRow.id).limit(1)) is None
     database.close()
     if empty:
-        here = Service.open(settings)
-        keep_model(here, FIRST, here.starting.named(settings.starting))
-        here.close()
+        service = Service.open(settings)
+        keep_model(service, FIRST, service.starting.named(settings.starting))
+        service.close()
 
 
 def check_door(settings: Settings) -> None:

@@ -75,7 +75,7 @@ async def _expected(
     return int(text)
 
 
-Here = Annotated[Service, Depends(_service)]
+CurrentService = Annotated[Service, Depends(_service)]
 IfMatch = Annotated[int | None, Depends(_expected)]
 ModelId = Annotated[
     str, Path(alias="m", max_length=64, description="id of a model", examples=["4b1d5c0e8f7a2936"])

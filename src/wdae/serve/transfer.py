@@ -33,11 +33,11 @@ _PATIENCE = 300  # seconds that an export may take
 _FILES = 100_000
 
 
-def with_pictures(here: Service, loaded: Loaded) -> Model:
+def with_pictures(service: Service, loaded: Loaded) -> Model:
     """The model with small pictures of its examples, as ``wdae add`` keeps them."""
     thumbnails: dict[str, Tensor] = {}
     wanted = select(PictureRow.id, PictureRow.thumbnail).where(PictureRow.model == loaded.id)
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         for picture, data in session.execute(wanted.execution_options(yield_per=500)):
             if picture in loaded.placed and data:
                 thumbnails[picture] = torch.from_numpy(fit(decode(data), THUMBNAIL).copy())
@@ -51,10 +51,10 @@ def with_pictures(here: Service, loaded: Loaded) -> Model:
     )
 
 
-def packed(here: Service, loaded: Loaded) -> bytes:
+def packed(service: Service, loaded: Loaded) -> bytes:
     """The model's folder as a zip; it opens with ``wdae.load``."""
     with tempfile.TemporaryDirectory() as place:
-        save(with_pictures(here, loaded), Path(place) / "model")
+        save(with_pictures(service, loaded), Path(place) / "model")
         return zipped(Path(place) / "model")
 
 
@@ -81,9 +81,9 @@ def as_onnx(loaded: Loaded) -> bytes:
         return file.read_bytes()
 
 
-def unpacked(here: Service, file: Path) -> Model:
+def unpacked(service: Service, file: Path) -> Model:
     """The model in a zip from a stranger; nothing in it is run."""
-    limits = here.settings.limits
+    limits = service.settings.limits
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         unpack(file, folder, files=_FILES, all_bytes=limits.import_bytes)
@@ -96,10 +96,10 @@ def unpacked(here: Service, file: Path) -> Model:
         return model
 
 
-def teach_examples(here: Service, model: str, who: str, given: Model) -> None:
+def teach_examples(service: Service, model: str, who: str, given: Model) -> None:
     """Give a new model the examples that an imported one had been taught."""
-    loaded = here.engine.current(model)
-    with changing(here.database, model, who, "import") as change:
+    loaded = service.engine.current(model)
+    with changing(service.database, model, who, "import") as change:
         counts: dict[str, int] = {}
         for name in given.state:
             class_id = change.open_class(name, loaded.base_ids.get(name))
@@ -110,7 +110,7 @@ def teach_examples(here: Service, model: str, who: str, given: Model) -> None:
                     continue
                 side = 0 if example.picture is None else example.picture.shape[0]
                 if data:
-                    here.pictures.put(model, picture, data)
+                    service.pictures.put(model, picture, data)
                 row = PictureRow(model=model, id=picture, width=side, height=side, size=len(data))
                 row.thumbnail, row.created = data, now()
                 change.session.add(row)

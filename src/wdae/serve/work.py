@@ -30,19 +30,19 @@ _BYTES_AT_ONCE = 64 * 2**20
 _NAMED = 1000  # refused files that are named; more are counted
 
 
-def import_zip(here: Service, job: Job) -> str:
+def import_zip(service: Service, job: Job) -> str:
     """Teach the pictures of a zip: its folders are the classes, or all of it is one class."""
     assert job.model is not None
     class_name = job.payload.get("class")
-    with _fetched(here, job) as pieces:
+    with _fetched(service, job) as pieces:
         for some in pieces(_TAUGHT_AT_ONCE):
-            loaded = here.engine.current(job.model)
+            loaded = service.engine.current(job.model)
             named = [(entry, class_name or entry.folder) for entry in some]
             good = [(entry, name) for entry, name in named if not entry.refused and name]
             for entry, name in named:
                 if entry.refused or not name:
                     _refuse(job, entry.file, entry.refused or "lies in no folder, which would be its class")
-            read = here.decoders.read_all(
+            read = service.decoders.read_all(
                 [(shorten(entry.file, 120), entry.data) for entry, _ in good],
                 loaded.starting.backbone.preprocessing,
             )
@@ -60,26 +60,26 @@ def import_zip(here: Service, job: Job) -> str:
                     Shown(shorten(entry.file, 120), name, one, features[i])
                     for i, (entry, name, one) in enumerate(kept)
                 ]
-                outcome = Teaching(here, job.model, job.who).teach(shown, quiet=True)
+                outcome = Teaching(service, job.model, job.who).teach(shown, quiet=True)
                 for file, reason in outcome.refused:
                     _refuse(job, file, reason)
                 job.result["added"] = job.result.get("added", 0) + len(outcome.added)
                 job.result["revision"] = outcome.revision
             job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures")
-    here.pictures.delete_incoming(job.id)
+    service.pictures.delete_incoming(job.id)
     return f"{job.result.get('added', 0)} pictures taught, {job.result.get('refused_count', 0)} refused"
 
 
-def predict_many(here: Service, job: Job) -> str:
+def predict_many(service: Service, job: Job) -> str:
     """Classify the pictures of a zip; the answers are lines of JSON, kept until the job is removed."""
     assert job.model is not None
     question = Question(**job.payload.get("question", {}))
-    with _fetched(here, job) as pieces:
+    with _fetched(service, job) as pieces:
         for some in pieces(_ASKED_AT_ONCE):
-            loaded = here.engine.current(job.model)
+            loaded = service.engine.current(job.model)
             rule = loaded.starting.backbone.preprocessing
             asked = [(shorten(entry.file, 120), entry.data) for entry in some if not entry.refused]
-            read = iter(here.decoders.read_all(asked, rule, keep=False))
+            read = iter(service.decoders.read_all(asked, rule, keep=False))
             found = [Refused(e.file, e.refused) if e.refused else next(read) for e in some]
             pixels = [one.pixels for one in found if not isinstance(one, Refused)]
             answered = iter(answers(loaded, embedded(loaded.starting, pixels), question) if pixels else [])
@@ -92,22 +92,22 @@ def predict_many(here: Service, job: Job) -> str:
                 else:
                     answer = prediction(next(answered)).model_dump(mode="json", by_alias=True)
                     lines.append(json.dumps({"file": file, "prediction": answer}))
-            here.pictures.put_part(job.id, job.done, "".join(line + "\n" for line in lines).encode())
+            service.pictures.put_part(job.id, job.done, "".join(line + "\n" for line in lines).encode())
             job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures")
-    here.pictures.delete_incoming(job.id)
+    service.pictures.delete_incoming(job.id)
     return f"{job.done} pictures classified, {job.result.get('refused_count', 0)} refused"
 
 
-def learn(here: Service, job: Job) -> str:
+def learn(service: Service, job: Job) -> str:
     """Learn a model from a zip with a folder of pictures per class, by ``wdae learn`` in its own process."""
     with tempfile.TemporaryDirectory(prefix="wdae-learn-") as place:
         photos, output = Path(place, "photos"), Path(place, "model")
         job.done = 0  # unpacked anew: the last attempt's folder is gone
-        rule = here.starting.named("resnet12").backbone.preprocessing
-        with _fetched(here, job) as pieces:
+        rule = service.starting.named("resnet12").backbone.preprocessing
+        with _fetched(service, job) as pieces:
             for some in pieces(_TAUGHT_AT_ONCE):
                 good = [entry for entry in some if not entry.refused and entry.folder]
-                read = here.decoders.read_all([(shorten(e.file, 120), e.data) for e in good], rule)
+                read = service.decoders.read_all([(shorten(e.file, 120), e.data) for e in good], rule)
                 for entry, one in zip(good, read, strict=True):
                     if isinstance(one, Refused):
                         _refuse(job, one.name, one.reason)
@@ -138,11 +138,11 @@ def learn(here: Service, job: Job) -> str:
         if running.returncode != 0:
             lines = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
             raise DataError(lines[-1].replace(place, "…") if lines else "learning failed without a word")
-        starting = here.starting.keep(load(output))
-    job.result["model"] = _named_model(here, str(job.payload["name"]), starting.digest) or keep_model(
-        here, str(job.payload["name"]), starting
+        starting = service.starting.keep(load(output))
+    job.result["model"] = _named_model(service, str(job.payload["name"]), starting.digest) or keep_model(
+        service, str(job.payload["name"]), starting
     )
-    here.pictures.delete_incoming(job.id)
+    service.pictures.delete_incoming(job.id)
     return f"learned {len(starting.model.base.names)} classes"
 
 
@@ -152,17 +152,17 @@ KINDS: dict[str, Work] = {"import_zip": import_zip, "predict_many": predict_many
 class _fetched:  # noqa: N801
     """The zip of a job in a temporary file, in pieces from where the job is."""
 
-    def __init__(self, here: Service, job: Job) -> None:
-        self.here, self.job = here, job
+    def __init__(self, service: Service, job: Job) -> None:
+        self.service, self.job = service, job
         self._place = tempfile.TemporaryDirectory(prefix="wdae-job-")
 
     def __enter__(self) -> _fetched:
         file = Path(self._place.__enter__(), "incoming.zip")
         try:
-            self.here.pictures.fetch_incoming(self.job.id, file)
+            self.service.pictures.fetch_incoming(self.job.id, file)
         except KeyError:
             raise DataError("what was uploaded for this job is gone; send it again") from None
-        limits = self.here.settings.limits
+        limits = self.service.settings.limits
         self.entries = read_zip(
             file,
             files=limits.import_files,
@@ -194,7 +194,7 @@ def _refuse(job: Job, file: str, reason: str) -> None:
         named.append({"file": shorten(file, 120), "reason": reason})
 
 
-def _named_model(here: Service, name: str, digest: str) -> str | None:
+def _named_model(service: Service, name: str, digest: str) -> str | None:
     """A model that an earlier attempt of the same job has made."""
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         return session.scalar(select(ModelRow.id).where(ModelRow.name == name, ModelRow.starting == digest))

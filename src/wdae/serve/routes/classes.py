@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from wdae.classifier.names import folded
 from wdae.serve.engine import Loaded
 from wdae.serve.schemas import Changed, ChangedClass, Class, Classes, Kind, Merge, NewClass
-from wdae.serve.service import ClassId, Here, IfMatch, ModelId, Offset, Reader, Teacher
+from wdae.serve.service import ClassId, CurrentService, IfMatch, ModelId, Offset, Reader, Teacher
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models/{m}/classes", tags=["classes"])
@@ -38,7 +38,7 @@ def class_items(loaded: Loaded) -> list[Class]:
 
 @router.get("")
 def list_classes(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     m: ModelId,
     kind: Kind | None = None,
@@ -47,7 +47,7 @@ def list_classes(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Classes:
     """The classes of a model, those that were added first."""
-    loaded = here.engine.current(m)
+    loaded = service.engine.current(m)
     items = [one for one in class_items(loaded) if kind in (None, one.kind)]
     if search:
         items = [one for one in items if folded(search) in folded(one.name)]
@@ -55,30 +55,34 @@ def list_classes(
 
 
 @router.post("", status_code=201)
-def make_class(here: Here, me: Teacher, m: ModelId, new: NewClass, expected: IfMatch) -> ChangedClass:
+def make_class(
+    service: CurrentService, me: Teacher, m: ModelId, new: NewClass, expected: IfMatch
+) -> ChangedClass:
     """Make a class without examples; it is known once it has one."""
-    revision, class_id, name = Teaching(here, m, me.name, expected).new_class(new.name)
+    revision, class_id, name = Teaching(service, m, me.name, expected).new_class(new.name)
     return ChangedClass(revision=revision, id=class_id, name=name)
 
 
 @router.post("/merge")
-def merge_classes(here: Here, me: Teacher, m: ModelId, merge: Merge, expected: IfMatch) -> Changed:
+def merge_classes(
+    service: CurrentService, me: Teacher, m: ModelId, merge: Merge, expected: IfMatch
+) -> Changed:
     """Make one class of several: the examples go to the class ``into``, which may be a base class."""
-    return Changed(revision=Teaching(here, m, me.name, expected).merge(merge.from_, merge.into))
+    return Changed(revision=Teaching(service, m, me.name, expected).merge(merge.from_, merge.into))
 
 
 @router.patch("/{c}")
 def rename_class(
-    here: Here, me: Teacher, m: ModelId, c: ClassId, new: NewClass, expected: IfMatch
+    service: CurrentService, me: Teacher, m: ModelId, c: ClassId, new: NewClass, expected: IfMatch
 ) -> ChangedClass:
     """Call a class otherwise."""
-    revision, class_id, name = Teaching(here, m, me.name, expected).rename(c, new.name)
+    revision, class_id, name = Teaching(service, m, me.name, expected).rename(c, new.name)
     return ChangedClass(revision=revision, id=class_id, name=name)
 
 
 @router.delete("/{c}")
 def remove_class(
-    here: Here, me: Teacher, m: ModelId, c: ClassId, expected: IfMatch, forever: bool = False
+    service: CurrentService, me: Teacher, m: ModelId, c: ClassId, expected: IfMatch, forever: bool = False
 ) -> Changed:
     """Take a class out with its examples; ``forever``: from history and storage too."""
-    return Changed(revision=Teaching(here, m, me.name, expected).remove_class(c, forever))
+    return Changed(revision=Teaching(service, m, me.name, expected).remove_class(c, forever))

@@ -15,7 +15,17 @@ from wdae.serve.database.tables import PictureRow
 from wdae.serve.engine import Loaded
 from wdae.serve.problems import NotFoundError, ProblemError
 from wdae.serve.schemas import AddedExample, Changed, Example, Examples, Move, RefusedFile, Removal, Taught
-from wdae.serve.service import ClassId, Here, IfMatch, ModelId, Offset, PictureId, Reader, Service, Teacher
+from wdae.serve.service import (
+    ClassId,
+    CurrentService,
+    IfMatch,
+    ModelId,
+    Offset,
+    PictureId,
+    Reader,
+    Service,
+    Teacher,
+)
 from wdae.serve.teaching import Shown, Teaching
 from wdae.serve.uploads import Refused
 
@@ -27,7 +37,7 @@ JPEG: dict[int | str, dict[str, Any]] = {
 
 @router.post("/examples", status_code=201)
 async def teach(
-    here: Here,
+    service: CurrentService,
     me: Teacher,
     m: ModelId,
     expected: IfMatch,
@@ -45,10 +55,10 @@ async def teach(
             f"{len(files)} files and {len(classes or [])} classes; give one field 'class' for all of them,"
             " or a field 'classes' for each"
         )
-    loaded, teaching = await run_sync(here.engine.current, m), Teaching(here, m, me.name, expected)
+    loaded, teaching = await run_sync(service.engine.current, m), Teaching(service, m, me.name, expected)
     teaching.refuse_names(loaded, names)
     found = await asyncio.gather(
-        *(read_shown(here, loaded, file, name) for file, name in zip(files, names, strict=True))
+        *(read_shown(service, loaded, file, name) for file, name in zip(files, names, strict=True))
     )
     shown = [one for one in found if isinstance(one, Shown)]
     outcome = await run_sync(teaching.teach, shown)
@@ -64,34 +74,36 @@ async def teach(
     )
 
 
-async def read_shown(here: Service, loaded: Loaded, file: UploadFile, name: str) -> Shown | Refused:
+async def read_shown(service: Service, loaded: Loaded, file: UploadFile, name: str) -> Shown | Refused:
     """A file as a picture with its feature, or why not."""
     shown = shorten(file.filename or "picture", 120)
     data = await file.read()
     rule = loaded.starting.backbone.preprocessing
     try:
-        read = partial(here.decoders.read, shown, data, rule)
-        return Shown(shown, name, *await here.engine.features(loaded.starting, read))
+        read = partial(service.decoders.read, shown, data, rule)
+        return Shown(shown, name, *await service.engine.features(loaded.starting, read))
     except Refused as error:
         return error
 
 
 @router.patch("/examples")
-def move_examples(here: Here, me: Teacher, m: ModelId, move: Move, expected: IfMatch) -> Changed:
+def move_examples(service: CurrentService, me: Teacher, m: ModelId, move: Move, expected: IfMatch) -> Changed:
     """Make examples those of another class."""
-    return Changed(revision=Teaching(here, m, me.name, expected).move(move.pictures, move.to))
+    return Changed(revision=Teaching(service, m, me.name, expected).move(move.pictures, move.to))
 
 
 @router.delete("/examples")
-def remove_examples(here: Here, me: Teacher, m: ModelId, removal: Removal, expected: IfMatch) -> Changed:
+def remove_examples(
+    service: CurrentService, me: Teacher, m: ModelId, removal: Removal, expected: IfMatch
+) -> Changed:
     """Take examples out; ``forever``: from history and storage too."""
-    teaching = Teaching(here, m, me.name, expected)
+    teaching = Teaching(service, m, me.name, expected)
     return Changed(revision=teaching.remove(removal.pictures, removal.forever))
 
 
 @router.get("/classes/{c}/examples", tags=["classes"])
 def list_examples(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     m: ModelId,
     c: ClassId,
@@ -99,13 +111,13 @@ def list_examples(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Examples:
     """The examples that a class was given."""
-    loaded = here.engine.current(m)
+    loaded = service.engine.current(m)
     if c not in loaded.names:
         raise NotFoundError(f"there is no class {shorten(c)!r}; GET …/classes lists those there are")
     pictures = [picture for picture, class_id in loaded.placed.items() if class_id == c]
     some = pictures[offset : offset + limit]
     columns = (PictureRow.id, PictureRow.width, PictureRow.height, PictureRow.created)
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         rows = session.execute(select(*columns).where(PictureRow.model == m, PictureRow.id.in_(some)))
         found = {row.id: row for row in rows}
     items = [
@@ -117,23 +129,23 @@ def list_examples(
 
 
 @router.get("/pictures/{p}", response_class=Response, responses=JPEG)
-def picture(here: Here, me: Reader, m: ModelId, p: PictureId) -> Response:
+def picture(service: CurrentService, me: Reader, m: ModelId, p: PictureId) -> Response:
     """A picture, as it is kept: upright, without metadata."""
-    _row(here, m, p)
+    _row(service, m, p)
     try:
-        return _image(here.pictures.get(m, p))
+        return _image(service.pictures.get(m, p))
     except KeyError:
         raise NotFoundError("the picture store has lost this picture; restore its backup") from None
 
 
 @router.get("/pictures/{p}/thumbnail", response_class=Response, responses=JPEG)
-def thumbnail(here: Here, me: Reader, m: ModelId, p: PictureId) -> Response:
+def thumbnail(service: CurrentService, me: Reader, m: ModelId, p: PictureId) -> Response:
     """A small version of a picture."""
-    return _image(_row(here, m, p).thumbnail)
+    return _image(_row(service, m, p).thumbnail)
 
 
-def _row(here: Service, model: str, picture: str) -> PictureRow:
-    with here.database.reading() as session:
+def _row(service: Service, model: str, picture: str) -> PictureRow:
+    with service.database.reading() as session:
         row = session.get(PictureRow, (model, picture))
     if row is None:
         raise NotFoundError(f"there is no picture {shorten(picture, 20)!r} of this model")

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, text
 from wdae.serve.database.tables import ModelRow
 from wdae.serve.engine.starting import READY
 from wdae.serve.schemas import About, Health, MeOut
-from wdae.serve.service import Here, Reader
+from wdae.serve.service import CurrentService, Reader
 from wdae.version import __version__
 
 open_router = APIRouter(tags=["service"])
@@ -26,9 +26,9 @@ async def health() -> Health:
 
 
 @open_router.get("/ready")
-def ready(here: Here) -> Health:
+def ready(service: CurrentService) -> Health:
     """Whether it can answer: 503 while the database is away."""
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         session.execute(text("SELECT 1"))
     return Health(status="ready")
 
@@ -48,15 +48,15 @@ def metrics(me: Reader) -> Response:
 
 
 @router.get("/about")
-def about(here: Here, me: Reader) -> About:
+def about(service: CurrentService, me: Reader) -> About:
     """The service, its limits, and who asks."""
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         count = session.scalar(select(func.count()).select_from(ModelRow)) or 0
     return About(
         version=__version__,
         models=count,
         starting=list(READY),
-        limits=here.settings.limits.model_dump(),
+        limits=service.settings.limits.model_dump(),
         me=MeOut(name=me.name, role=me.role),
         csrf=me.csrf,
     )

@@ -14,7 +14,7 @@ from wdae.serve.database.revisions import model_row, redo_target
 from wdae.serve.database.tables import ClassName, Revision
 from wdae.serve.problems import ConflictError
 from wdae.serve.schemas import Changed, History, RevisionOut, Undo
-from wdae.serve.service import Here, IfMatch, ModelId, Offset, Reader, Teacher
+from wdae.serve.service import CurrentService, IfMatch, ModelId, Offset, Reader, Teacher
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models/{m}", tags=["history"])
@@ -23,14 +23,14 @@ _GONE = "a class that was deleted for good"
 
 @router.get("/history")
 def history(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     m: ModelId,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 200,
 ) -> History:
     """Every change of a model, the latest first."""
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         revision = model_row(session, m).revision
         numbers = select(Revision.number, Revision.parent, Revision.state).where(Revision.model == m)
         tree = {number: (parent, state) for number, parent, state in session.execute(numbers)}
@@ -63,16 +63,20 @@ def history(
 
 @router.post("/undo")
 def undo(
-    here: Here, me: Teacher, m: ModelId, expected: IfMatch, to: Annotated[Undo | None, Body()] = None
+    service: CurrentService,
+    me: Teacher,
+    m: ModelId,
+    expected: IfMatch,
+    to: Annotated[Undo | None, Body()] = None,
 ) -> Changed:
     """Return to the state of any revision, or one step back. It is a change itself: nothing is lost."""
-    return Changed(revision=Teaching(here, m, me.name, expected).undo(to.to if to else None))
+    return Changed(revision=Teaching(service, m, me.name, expected).undo(to.to if to else None))
 
 
 @router.post("/redo")
-def redo(here: Here, me: Teacher, m: ModelId, expected: IfMatch) -> Changed:
+def redo(service: CurrentService, me: Teacher, m: ModelId, expected: IfMatch) -> Changed:
     """Make the change again that was undone last."""
-    return Changed(revision=Teaching(here, m, me.name, expected).redo())
+    return Changed(revision=Teaching(service, m, me.name, expected).redo())
 
 
 class _Names:

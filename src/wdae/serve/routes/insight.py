@@ -15,21 +15,21 @@ from wdae.serve.engine import Answer, Question
 from wdae.serve.engine.insight import cost_of, insights, map_of, most_useful, sentences
 from wdae.serve.routes.predictions import ONE_PICTURE, Asked, ask, one_picture, prediction, ready
 from wdae.serve.schemas import Cost, ExplanationOut, Insight, Map, Next, NextItem, RefusedFile
-from wdae.serve.service import Here, ModelId, Offset, Reader
+from wdae.serve.service import CurrentService, ModelId, Offset, Reader
 
 router = APIRouter(prefix="/models/{m}", tags=["insight"])
 
 
 @router.get("/insight")
 def insight(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     m: ModelId,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Insight:
     """For each added class: what it is confused with, whether more pictures would help, what looks odd."""
-    loaded = here.engine.current(m)
+    loaded = service.engine.current(m)
     base = set(loaded.base_ids.values())
     added = [class_id for class_id in loaded.classes if class_id not in base]
     found = insights(loaded, added[offset : offset + limit])
@@ -39,44 +39,44 @@ def insight(
 
 
 @router.get("/map")
-def class_map(here: Here, me: Reader, m: ModelId) -> Map:
+def class_map(service: CurrentService, me: Reader, m: ModelId) -> Map:
     """A place for each class, base and added; alike ones stand together, and base classes never move."""
-    loaded = here.engine.current(m)
+    loaded = service.engine.current(m)
     return Map(revision=loaded.revision, points=map_of(loaded))
 
 
 @router.get("/cost")
-def cost(here: Here, me: Reader, m: ModelId) -> Cost:
+def cost(service: CurrentService, me: Reader, m: ModelId) -> Cost:
     """What the added classes cost the base classes: accuracy before and now, and changed answers."""
-    return cost_of(here.engine.current(m))
+    return cost_of(service.engine.current(m))
 
 
 @router.post("/explanations", openapi_extra=ONE_PICTURE)
 async def explanation(
-    here: Here, me: Reader, m: ModelId, request: Request, question: Asked
+    service: CurrentService, me: Reader, m: ModelId, request: Request, question: Asked
 ) -> ExplanationOut:
     """Why a picture gets its answer."""
     name, data = await one_picture(request)
-    answer = await ask(here, await ready(here, m), name, data, question)
+    answer = await ask(service, await ready(service, m), name, data, question)
     lines, about = await run_sync(sentences, answer)
     return ExplanationOut(sentences=lines, prediction=prediction(answer), about=about.as_json())
 
 
 @router.post("/next")
 async def what_next(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     m: ModelId,
     files: Annotated[list[UploadFile], File(description="pictures without labels")],
 ) -> Next:
     """Which of unlabelled pictures to label next: those first whose labels would teach most."""
-    loaded = await ready(here, m)
+    loaded = await ready(service, m)
     question = Question(top=20, nearest=0)
 
     async def one(file: UploadFile) -> Answer | RefusedFile:
         name = shorten(file.filename or "picture", 120)
         try:
-            return await ask(here, loaded, name, await file.read(), question)
+            return await ask(service, loaded, name, await file.read(), question)
         except WdaeError as error:
             return RefusedFile(file=name, reason=str(getattr(error, "reason", error)))
 

@@ -19,7 +19,7 @@ from wdae.serve.database.tables import JobRow
 from wdae.serve.jobs import DONE, ENDED, new_job_id
 from wdae.serve.problems import ConflictError, ProblemError
 from wdae.serve.schemas import JobOut, JobsOut
-from wdae.serve.service import Admin, Here, ModelId, Offset, Reader, Service, Teacher
+from wdae.serve.service import Admin, CurrentService, ModelId, Offset, Reader, Service, Teacher
 from wdae.serve.uploads.archives import count_files
 
 router = APIRouter(tags=["jobs"])
@@ -31,7 +31,7 @@ Zip = Annotated[UploadFile, File(description="a zip of pictures")]
 
 @router.post("/models/{m}/jobs", status_code=202)
 async def start_job(
-    here: Here,
+    service: CurrentService,
     me: Teacher,
     m: ModelId,
     file: Zip,
@@ -43,54 +43,54 @@ async def start_job(
     top: Annotated[int, Form(ge=1, le=1000, description="classes to show of each picture")] = 5,
 ) -> JobOut:
     """Teach the pictures of a zip (``import_zip``), or classify them (``predict_many``)."""
-    await run_sync(here.engine.current, m)
+    await run_sync(service.engine.current, m)
     payload: dict[str, Any] = {"question": {"top": top, "nearest": 0}} if kind == "predict_many" else {}
     if kind == "import_zip" and class_ is not None:
         payload["class"] = check_name(class_)
-    return await run_sync(_start, here, me.name, kind, m, payload, file)
+    return await run_sync(_start, service, me.name, kind, m, payload, file)
 
 
 @router.post("/jobs", status_code=202)
 async def learn_model(
-    here: Here,
+    service: CurrentService,
     me: Admin,
     file: Zip,
     name: Annotated[str, Form(min_length=1, max_length=200, description="of the model to be")],
     kind: Annotated[Literal["learn"], Form()] = "learn",
 ) -> JobOut:
     """Learn a model from a zip with a folder of pictures per class, ten classes or more."""
-    return await run_sync(_start, here, me.name, kind, None, {"name": name, "backbone": "embedded"}, file)
+    return await run_sync(_start, service, me.name, kind, None, {"name": name, "backbone": "embedded"}, file)
 
 
 def _start(
-    here: Service, who: str, kind: str, model: str | None, payload: dict[str, Any], file: UploadFile
+    service: Service, who: str, kind: str, model: str | None, payload: dict[str, Any], file: UploadFile
 ) -> JobOut:
     job = new_job_id()
     with tempfile.NamedTemporaryFile(prefix="wdae-upload-") as copy:
         shutil.copyfileobj(file.file, copy, 2**20)
         copy.flush()
-        total = count_files(FilePath(copy.name), here.settings.limits.import_files)
+        total = count_files(FilePath(copy.name), service.settings.limits.import_files)
         if total == 0:
             raise ProblemError("the zip has no files")
-        here.pictures.put_incoming(job, FilePath(copy.name))
-    return _out(here.jobs.add(kind, model, payload, who, total=total, id=job))
+        service.pictures.put_incoming(job, FilePath(copy.name))
+    return _out(service.jobs.add(kind, model, payload, who, total=total, id=job))
 
 
 @router.get("/jobs")
 def list_jobs(
-    here: Here,
+    service: CurrentService,
     me: Reader,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> JobsOut:
     """Jobs, the newest first."""
-    return JobsOut(items=[_out(row) for row in here.jobs.some(offset, limit)])
+    return JobsOut(items=[_out(row) for row in service.jobs.some(offset, limit)])
 
 
 @router.get("/jobs/{j}")
-def get_job(here: Here, me: Reader, j: JobId) -> JobOut:
+def get_job(service: CurrentService, me: Reader, j: JobId) -> JobOut:
     """A job: how far it is, and what it gave."""
-    return _out(here.jobs.get(j))
+    return _out(service.jobs.get(j))
 
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -103,9 +103,9 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/jobs/{j}/events", response_class=EventSourceResponse, responses=_EVENTS)
-async def watch_job(here: Here, me: Reader, j: JobId, request: Request) -> EventSourceResponse:
+async def watch_job(service: CurrentService, me: Reader, j: JobId, request: Request) -> EventSourceResponse:
     """A job's progress as server-sent events, each the job as JSON, until it has ended."""
-    first = await run_sync(here.jobs.get, j)
+    first = await run_sync(service.jobs.get, j)
 
     async def events() -> AsyncIterator[ServerSentEvent]:
         row, shown = first, ""
@@ -117,7 +117,7 @@ async def watch_job(here: Here, me: Reader, j: JobId, request: Request) -> Event
             if row.state in ENDED or await request.is_disconnected():
                 return
             await asyncio.sleep(_EVERY)
-            row = await run_sync(here.jobs.get, j)
+            row = await run_sync(service.jobs.get, j)
 
     return EventSourceResponse(events())
 
@@ -130,28 +130,28 @@ _LINES: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/jobs/{j}/result", response_class=StreamingResponse, responses=_LINES)
-def job_result(here: Here, me: Reader, j: JobId) -> StreamingResponse:
+def job_result(service: CurrentService, me: Reader, j: JobId) -> StreamingResponse:
     """What ``predict_many`` gave: a line of JSON for each picture, in the zip's order."""
-    row = here.jobs.get(j)
+    row = service.jobs.get(j)
     if row.kind != "predict_many" or row.state != DONE:
         raise ConflictError(f"a job {row.kind} that is {row.state} has no lines to give; {row.message}")
 
     def lines() -> Iterator[bytes]:
-        yield from here.pictures.parts(j)
+        yield from service.pictures.parts(j)
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
 @router.delete("/jobs/{j}", status_code=204)
-def end_job(here: Here, me: Teacher, j: JobId) -> None:
+def end_job(service: CurrentService, me: Teacher, j: JobId) -> None:
     """Cancel a job; one that has ended is removed, with what it gave."""
-    row = here.jobs.get(j)
+    row = service.jobs.get(j)
     if row.state not in ENDED:
-        here.jobs.cancel(j)
+        service.jobs.cancel(j)
     else:
-        here.pictures.delete_parts(j)
-        here.jobs.remove(j)
-    here.pictures.delete_incoming(j)
+        service.pictures.delete_parts(j)
+        service.jobs.remove(j)
+    service.pictures.delete_incoming(j)
 
 
 def _out(row: JobRow) -> JobOut:

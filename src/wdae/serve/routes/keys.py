@@ -12,7 +12,7 @@ from wdae.serve.access import COOKIE, csrf_token
 from wdae.serve.database.tables import KeyRow
 from wdae.serve.keys import SESSION_SECONDS
 from wdae.serve.schemas import Schema
-from wdae.serve.service import Admin, Here
+from wdae.serve.service import Admin, CurrentService
 
 router = APIRouter(tags=["keys"])
 
@@ -85,32 +85,32 @@ class SessionOut(Schema):
 
 
 @router.get("/keys")
-def list_keys(here: Here, me: Admin) -> KeysOut:
+def list_keys(service: CurrentService, me: Admin) -> KeysOut:
     """All keys, revoked ones too; what they are nobody can tell any more."""
-    return KeysOut(items=[_out(row) for row in here.access.keys.all()])
+    return KeysOut(items=[_out(row) for row in service.access.keys.all()])
 
 
 @router.post("/keys", status_code=201)
-def make_key(here: Here, me: Admin, new: NewKey) -> MadeKey:
+def make_key(service: CurrentService, me: Admin, new: NewKey) -> MadeKey:
     """Make a key. It is in this answer and nowhere else."""
-    row, text = here.access.keys.create(new.name, new.role)
+    row, text = service.access.keys.create(new.name, new.role)
     return MadeKey(**_out(row).model_dump(), key=text)
 
 
 @router.delete("/keys/{k}", status_code=204)
 def revoke_key(
-    here: Here,
+    service: CurrentService,
     me: Admin,
     k: Annotated[str, Path(max_length=64, description="id of a key", examples=[_KEY["id"]])],
 ) -> None:
     """Let a key and its sessions count no longer, at once."""
-    here.access.keys.revoke(k)
+    service.access.keys.revoke(k)
 
 
 @router.post("/session", status_code=201)
-async def log_in(here: Here, request: Request, response: Response, login: Login) -> SessionOut:
+async def log_in(service: CurrentService, request: Request, response: Response, login: Login) -> SessionOut:
     """Trade a key for a session: a cookie that scripts cannot read and other sites' pages do not send."""
-    token = await run_sync(here.access.login, request, login.key)
+    token = await run_sync(service.access.login, request, login.key)
     response.set_cookie(
         COOKIE,
         token,
@@ -124,12 +124,12 @@ async def log_in(here: Here, request: Request, response: Response, login: Login)
 
 
 @router.delete("/session", status_code=204)
-async def log_out(here: Here, request: Request, response: Response) -> None:
+async def log_out(service: CurrentService, request: Request, response: Response) -> None:
     """End the session."""
     token = request.cookies.get(COOKIE)
     if token is not None:
-        await here.access.identify(request)  # with the token that a change must carry
-        await run_sync(here.access.keys.end_session, token)
+        await service.access.identify(request)  # with the token that a change must carry
+        await run_sync(service.access.keys.end_session, token)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 

@@ -15,16 +15,16 @@ from wdae.serve.engine.starting import Starting
 from wdae.serve.problems import ConflictError
 from wdae.serve.routes.classes import class_items
 from wdae.serve.schemas import BackboneOut, ModelChange, ModelItem, ModelOut, Models, NewModel
-from wdae.serve.service import Admin, Here, IfMatch, ModelId, Reader, Service, Teacher
+from wdae.serve.service import Admin, CurrentService, IfMatch, ModelId, Reader, Service, Teacher
 from wdae.serve.teaching import Teaching
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 
 @router.get("")
-def list_models(here: Here, me: Reader) -> Models:
+def list_models(service: CurrentService, me: Reader) -> Models:
     """The models there are."""
-    with here.database.reading() as session:
+    with service.database.reading() as session:
         rows = list(session.scalars(select(ModelRow).order_by(ModelRow.created, ModelRow.id)))
         taught = select(ClassName.model, func.count()).join(
             ClassRow, (ClassRow.model == ClassName.model) & (ClassRow.id == ClassName.class_id)
@@ -37,7 +37,7 @@ def list_models(here: Here, me: Reader) -> Models:
                 id=row.id,
                 name=row.name,
                 revision=row.revision,
-                base_classes=len(here.starting.get(row.starting).model.base.names),
+                base_classes=len(service.starting.get(row.starting).model.base.names),
                 added=counts.get(row.id, 0),
                 starting=row.starting,
                 created=row.created,
@@ -48,16 +48,16 @@ def list_models(here: Here, me: Reader) -> Models:
 
 
 @router.post("", status_code=201)
-def make_model(here: Here, me: Admin, new: NewModel) -> ModelOut:
+def make_model(service: CurrentService, me: Admin, new: NewModel) -> ModelOut:
     """Make a model: a ready one to start from, nothing taught yet."""
-    return describe(here, keep_model(here, new.name, here.starting.named(new.starting)))
+    return describe(service, keep_model(service, new.name, service.starting.named(new.starting)))
 
 
-def keep_model(here: Service, name: str, starting: Starting) -> str:
+def keep_model(service: Service, name: str, starting: Starting) -> str:
     """A row for a new model; its id."""
     row = ModelRow(id=new_id(), name=name, starting=starting.digest, revision=0, created=now())
     try:
-        with here.database.writing() as session:
+        with service.database.writing() as session:
             session.add(row)
     except IntegrityError:
         raise ConflictError(f"a model is called {shorten(name)!r} already; choose another name") from None
@@ -65,41 +65,43 @@ def keep_model(here: Service, name: str, starting: Starting) -> str:
 
 
 @router.get("/{m}")
-def get_model(here: Here, me: Reader, m: ModelId, response: Response) -> ModelOut:
+def get_model(service: CurrentService, me: Reader, m: ModelId, response: Response) -> ModelOut:
     """A model: its revision, classes that were added, settings, backbone."""
-    found = describe(here, m)
+    found = describe(service, m)
     response.headers["ETag"] = f'"{found.revision}"'
     return found
 
 
 @router.patch("/{m}")
-def change_model(here: Here, me: Teacher, m: ModelId, change: ModelChange, expected: IfMatch) -> ModelOut:
+def change_model(
+    service: CurrentService, me: Teacher, m: ModelId, change: ModelChange, expected: IfMatch
+) -> ModelOut:
     """Give a model another name, or say which share of pictures is expected to be of added classes."""
     if "novel_share" in change.model_fields_set:
-        Teaching(here, m, me.name, expected).expect(change.novel_share)
+        Teaching(service, m, me.name, expected).expect(change.novel_share)
     if change.name is not None:
         try:
-            with here.database.writing() as session:
+            with service.database.writing() as session:
                 model_row(session, m, lock=True).name = change.name
         except IntegrityError:
             raise ConflictError(f"a model is called {shorten(change.name)!r} already") from None
-    return describe(here, m)
+    return describe(service, m)
 
 
 @router.delete("/{m}", status_code=204)
-def delete_model(here: Here, me: Admin, m: ModelId) -> None:
+def delete_model(service: CurrentService, me: Admin, m: ModelId) -> None:
     """Delete a model for good, with all its pictures."""
-    with here.database.writing() as session:
+    with service.database.writing() as session:
         session.delete(model_row(session, m, lock=True))
         deletion.note(session, m, [deletion.EVERYTHING])
-    here.engine.forget(m)
-    deletion.carry_out(here.database, here.pictures, m)
+    service.engine.forget(m)
+    deletion.carry_out(service.database, service.pictures, m)
 
 
-def describe(here: Service, model: str) -> ModelOut:
+def describe(service: Service, model: str) -> ModelOut:
     """All that is said of a model."""
-    loaded = here.engine.current(model)
-    with here.database.reading() as session:
+    loaded = service.engine.current(model)
+    with service.database.reading() as session:
         row = model_row(session, model)
         made = session.get(Revision, (model, loaded.revision))
         name, created, share = row.name, row.created, made.novel_share if made else None

@@ -22,7 +22,7 @@ from wdae.errors import WdaeError
 from wdae.serve.engine import Answer, Loaded, Question
 from wdae.serve.problems import ProblemError
 from wdae.serve.schemas import FilePrediction, Near, PredictionOut, Predictions, Probability
-from wdae.serve.service import Here, ModelId, Reader, Service
+from wdae.serve.service import CurrentService, ModelId, Reader, Service
 
 router = APIRouter(prefix="/models/{m}/predictions", tags=["predictions"])
 
@@ -70,11 +70,13 @@ ONE_PICTURE = {
 
 
 @router.post("", openapi_extra=ONE_PICTURE)
-async def predict(here: Here, me: Reader, m: ModelId, request: Request, question: Asked) -> PredictionOut:
+async def predict(
+    service: CurrentService, me: Reader, m: ModelId, request: Request, question: Asked
+) -> PredictionOut:
     """What is on a picture: a file of a form, its bytes as they are, or JSON with the picture as base64."""
     name, data = await one_picture(request)
-    loaded = await ready(here, m)
-    return prediction(await ask(here, loaded, name, data, question))
+    loaded = await ready(service, m)
+    return prediction(await ask(service, loaded, name, data, question))
 
 
 async def one_picture(request: Request) -> tuple[str, bytes]:
@@ -104,17 +106,17 @@ def _from_base64(text: bytes) -> bytes:
         raise ProblemError('this is no JSON with a picture; give {"picture": "… base64 …"}') from None
 
 
-async def ready(here: Service, model: str) -> Loaded:
+async def ready(service: Service, model: str) -> Loaded:
     """A model that is in memory, perhaps of an earlier revision; the batch looks for the latest."""
-    found = here.engine.in_memory(model)
-    return await run_sync(here.engine.current, model) if found is None else found
+    found = service.engine.in_memory(model)
+    return await run_sync(service.engine.current, model) if found is None else found
 
 
-async def ask(here: Service, loaded: Loaded, name: str, data: bytes, question: Question) -> Answer:
+async def ask(service: Service, loaded: Loaded, name: str, data: bytes, question: Question) -> Answer:
     """What a model says of the bytes of a picture."""
     rule = loaded.starting.backbone.preprocessing
-    read = partial(here.decoders.read, name, data, rule, keep=False)
-    return await here.engine.answer(loaded.starting, loaded.id, read, question)
+    read = partial(service.decoders.read, name, data, rule, keep=False)
+    return await service.engine.answer(loaded.starting, loaded.id, read, question)
 
 
 def prediction(answer: Answer) -> PredictionOut:
@@ -142,9 +144,9 @@ class _Named:
     data: bytes
 
 
-async def _one_of(here: Service, loaded: Loaded, item: _Named, question: Question) -> FilePrediction:
+async def _one_of(service: Service, loaded: Loaded, item: _Named, question: Question) -> FilePrediction:
     try:
-        answer = await ask(here, loaded, item.name, item.data, question)
+        answer = await ask(service, loaded, item.name, item.data, question)
     except WdaeError as error:
         return FilePrediction(file=item.name, refused=str(getattr(error, "reason", error)))
     return FilePrediction(file=item.name, prediction=prediction(answer))
@@ -152,12 +154,16 @@ async def _one_of(here: Service, loaded: Loaded, item: _Named, question: Questio
 
 @router.post("/batch")
 async def predict_batch(
-    here: Here, me: Reader, m: ModelId, question: Asked, files: Annotated[list[UploadFile], File()]
+    service: CurrentService,
+    me: Reader,
+    m: ModelId,
+    question: Asked,
+    files: Annotated[list[UploadFile], File()],
 ) -> Predictions:
     """What is on several pictures; one that cannot be read is refused by itself."""
-    loaded = await ready(here, m)
+    loaded = await ready(service, m)
     named = [_Named(shorten(file.filename or "picture", 120), await file.read()) for file in files]
-    items = await asyncio.gather(*(_one_of(here, loaded, one, question) for one in named))
+    items = await asyncio.gather(*(_one_of(service, loaded, one, question) for one in named))
     return Predictions(items=items)
 
 
@@ -195,16 +201,16 @@ class _Lines(StreamingResponse):
 
 @router.post("/stream", openapi_extra=_STREAM_IN, responses=_STREAM_OUT, response_class=StreamingResponse)
 async def predict_stream(
-    here: Here, me: Reader, m: ModelId, request: Request, question: Asked
+    service: CurrentService, me: Reader, m: ModelId, request: Request, question: Asked
 ) -> StreamingResponse:
     """JSON lines in, ``{"file": name, "picture": base64}``; JSON lines out, in the same order."""
-    loaded = await ready(here, m)
+    loaded = await ready(service, m)
 
     async def lines() -> AsyncIterator[bytes]:
         waiting: list[asyncio.Task[FilePrediction]] = []
         try:
             async for line in _lines(request):
-                waiting.append(asyncio.create_task(_of_line(here, loaded, line, question)))
+                waiting.append(asyncio.create_task(_of_line(service, loaded, line, question)))
                 if len(waiting) >= _AHEAD:
                     yield _as_line(await waiting.pop(0))
             while waiting:
@@ -216,7 +222,7 @@ async def predict_stream(
     return _Lines(lines(), media_type="application/x-ndjson")
 
 
-async def _of_line(here: Service, loaded: Loaded, line: bytes, question: Question) -> FilePrediction:
+async def _of_line(service: Service, loaded: Loaded, line: bytes, question: Question) -> FilePrediction:
     try:
         value = json.loads(line)
         name = shorten(str(value.get("file", "picture")), 120)
@@ -224,7 +230,7 @@ async def _of_line(here: Service, loaded: Loaded, line: bytes, question: Questio
     except (ValueError, AttributeError, RecursionError, ProblemError) as error:
         said = str(error) if isinstance(error, ProblemError) else "this line is no JSON object"
         return FilePrediction(file="", refused=said)
-    return await _one_of(here, loaded, _Named(name, data), question)
+    return await _one_of(service, loaded, _Named(name, data), question)
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
