@@ -14,10 +14,9 @@ from command_line import wdae
 from embed_backbone import embed
 from PIL import Image
 
-import wdae.classifier.picture_backbone
 from wdae.bank import FeatureBank
 from wdae.calibration.outlier_pictures import draw_outliers
-from wdae.classifier import load
+from wdae.classifier import load, picture_backbone
 from wdae.classifier.embedded import embedded_backbone, embedded_model
 from wdae.classifier.predictions import predictions
 from wdae.classifier.summary import unknown_in_words
@@ -87,7 +86,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", shipped)
+    monkeypatch.setattr(picture_backbone, "BACKBONE", shipped)
     return shipped
 
 
@@ -125,7 +124,7 @@ def test_another_side_leaves_the_weights_as_they_are(small: Path, tmp_path: Path
     assert ready is not None and ready.image_size == SIDE + 4
     model = load(small / "ready")  # as learned before
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "resnet12")
+        patch.setattr(picture_backbone, "BACKBONE", tmp_path / "resnet12")
         picture = next((small.parent / "data" / "base").rglob("*.png"))
         assert model.backbone is not None and model.backbone.image_size == SIDE
         found = model.backbone.features([picture])
@@ -255,7 +254,7 @@ def test_another_backbone_than_the_models_is_refused(
     shutil.copytree(small, tmp_path / "newer")
     tensors, card = load_tensors(small / "model.safetensors"), read_json(small / "model.json")
     write_model(tmp_path / "newer", {key: value * 2 for key, value in tensors.items()}, card)
-    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "newer")
+    monkeypatch.setattr(picture_backbone, "BACKBONE", tmp_path / "newer")
     picture = next((small.parent / "data" / "base").rglob("*.png"))
     assert wdae("predict", tmp_path / "model", picture) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -265,7 +264,7 @@ def test_another_backbone_than_the_models_is_refused(
 
 
 def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(wdae.classifier.picture_backbone, "BACKBONE", tmp_path / "nothing")
+    monkeypatch.setattr(picture_backbone, "BACKBONE", tmp_path / "nothing")
     with pytest.raises(ModelError, match="no backbone inside"):
         embedded_backbone()
     with pytest.raises(ModelError, match="no ready model inside"):
@@ -273,12 +272,12 @@ def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.skipif(
-    not (wdae.classifier.picture_backbone.BACKBONE / "ready").is_dir(),
+    not (picture_backbone.BACKBONE / "ready").is_dir(),
     reason="this checkout has no trained backbone inside",
 )
 class TestWhatShips:
     def test_the_backbone_is_small_and_knows_64_classes(self) -> None:
-        inside = wdae.classifier.picture_backbone.BACKBONE.rglob("*")
+        inside = picture_backbone.BACKBONE.rglob("*")
         assert sum(file.stat().st_size for file in inside if file.is_file()) <= 20e6  # with the ready model
         backbone = embedded_backbone()
         assert backbone.image_size == 72 and backbone.dim == 400 and len(backbone.class_names) == 64
@@ -304,7 +303,7 @@ class TestWhatShips:
         assert [model.names[c] for c in model.head.best(queries).tolist()] == ["sky", "sky"]
 
     def test_there_is_a_model_card(self) -> None:
-        text = (wdae.classifier.picture_backbone.BACKBONE / "README.md").read_text()
+        text = (picture_backbone.BACKBONE / "README.md").read_text()
         for word in ("MiniImageNet", "recipe", "Licence", "accuracy", "20 novel", "Not in benchmarks"):
             assert word in text
 

@@ -13,4 +13,4 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     """Normal numbers of a seed."""
-    return torch.randn(*shape, generator=generator(seed))
+    return torch.randn(shape, generator=generator(seed))
