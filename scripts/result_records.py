@@ -76,6 +76,8 @@ def extend(results: Path, name: str, run: Path) -> Path:
             record["tables"].append(ours)
         if ours["role"] != table["role"]:
             continue
+        if (over := table.get("reference", BASELINE)) != ours.get("reference", BASELINE):
+            sys.exit(f"gains of {run} are over {over}, not {ours['reference']}; run that row there as well")
         known = {(line["row"], line["n_shot"]) for line in ours["rows"]}
         for line in table["rows"]:
             if (line["row"], line["n_shot"]) not in known:

@@ -248,6 +248,11 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(whole | {"seed": 1}))
     with pytest.raises(SystemExit, match="differs from mini-imagenet in seed"):
         make_results.main(["extend", "mini-imagenet", str(finished)])
+    other = copy.deepcopy(whole)
+    other["tables"][-1]["reference"] = "lwof"
+    (tmp_path / "kept/mini-imagenet.json").write_text(json.dumps(other))
+    with pytest.raises(SystemExit, match="not lwof; run that row there as well"):
+        make_results.main(["extend", "mini-imagenet", str(finished)])
     make_results.main(["adopt", str(finished)])
     (tmp_path / "kept/mini-imagenet.md").write_text("Words of ours.")
     make_results.main(["write"])
@@ -255,8 +260,9 @@ def test_the_documents_take_the_record_over(finished: Path, make_results: Module
     gnn = line(record_of(finished)["tables"][3], "wdae-gnn", 5)["metrics"]["all"]
     assert "## MiniImageNet\n\nWords of ours.\n" in page
     assert f"{100 * gnn['mean']:.2f} ± {100 * gnn['ci95']:.2f}" in page
+    pages = page + (tmp_path / "speed.md").read_text()
     for path in (tmp_path / "images").iterdir():
-        assert f"(images/{path.name})" in page
+        assert f"(images/{path.name})" in pages
     assert len(list((tmp_path / "images").glob("mini-imagenet-*.png"))) == 3
 
 

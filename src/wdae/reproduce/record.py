@@ -26,6 +26,7 @@ _PAIRS = (
     ("wdae-gnn-paper", "lwof"),
     ("wdae-gnn-plus", "wdae-gnn"),
     ("wdae-gnn-plus", "wdae-gnn-plus-no-denoiser"),
+    ("wdae-gnn-plus", "wdae-gnn-plus-no-neighbours"),
     ("wdae-gnn-trainval", "wdae-mlp-trainval"),
 )
 _SHOWN = ("novel", "base", "all", "all_prior", "harmonic")
