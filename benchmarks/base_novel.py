@@ -62,12 +62,32 @@ Scores = Callable[[Tensor, Tensor], Tensor]
 
 def fewer_images(bank: FeatureBank, most: int, seed: int = 0) -> FeatureBank:
     """The bank with at most so many base-train images of each class, the same for every method."""
-    keep = torch.ones(len(bank.labels), dtype=torch.bool)
+    away = []
     order = torch.randperm(len(bank.labels), generator=torch.Generator().manual_seed(seed))
     for c in bank.base_classes:
         own = order[(bank.labels[order] == c) & (bank.parts[order] == Part.BASE_TRAIN.code)]
-        keep[own[most:]] = False
-    rows = keep.nonzero()[:, 0]
+        away.append(own[most:])
+    return _without(bank, torch.cat(away))
+
+
+def with_queries_apart(bank: FeatureBank) -> tuple[FeatureBank, FeatureBank]:
+    """The bank that a model is learned from, and the one that all are measured on.
+
+    Where base weights are learned with a model, held-out pictures return into them: then half of these are
+    kept from it, and are the queries.
+    """
+    if bank.base_weights is not None:
+        return bank, bank
+    held = (bank.parts == Part.BASE_HELD_OUT.code).nonzero()[:, 0]
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(1))
+    first, second = (_without(bank, held[some]) for some in order.chunk(2))
+    return first, second
+
+
+def _without(bank: FeatureBank, away: Tensor) -> FeatureBank:
+    kept = torch.ones(len(bank.labels), dtype=torch.bool)
+    kept[away] = False
+    rows = kept.nonzero()[:, 0]
     scales = None if bank.scales is None else bank.scales[rows]
     return replace(
         bank, features=bank.features[rows], labels=bank.labels[rows], parts=bank.parts[rows], scales=scales
@@ -219,8 +239,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of records")
     options = parser.parse_args()
     bank = embedded_bank() if options.bank is None else FeatureBank.open(options.bank)
-    bank = fewer_images(bank, options.base_images)
-    model = learned(bank, options.model)
+    seen, bank = with_queries_apart(fewer_images(bank, options.base_images))
+    model = learned(seen, options.model)
     facts = {
         "bank": {key: bank.info.get(key) for key in ("source", "backbone", "images_a_class")},
         "base_classes": bank.n_base,

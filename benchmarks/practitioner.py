@@ -14,6 +14,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -295,14 +296,16 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=600, help="on which runs and the model are measured")
     parser.add_argument("--threads", type=int, help="of torch; as many as there are cores by default")
     parser.add_argument("--only", choices=["speed", "accuracy"])
+    parser.add_argument("--note", help="what a reader of the record should know of the run")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     report: dict[str, Any] = {
-        "environment": environment(seed=0, command=["benchmarks/practitioner.py"]),
+        "environment": environment(seed=0, command=sys.argv),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
+        **({"note": options.note} if options.note else {}),
     }
     if options.only != "accuracy":
         report["add_5x5_to_1000"] = adding(1000, options.repeats)

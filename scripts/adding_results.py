@@ -40,13 +40,17 @@ paired, draw by draw.
   constant that costs base pictures as much, found on the very draws that are measured; ours was found on
   validation classes.
 
+Base queries are held-out pictures. Where a bank brings its base weights, as those below do, the balance and
+the constant of wdae were found on the same pictures, beside other novel classes.
+
 In brackets: how much higher ours is, in points, paired; a star where the interval leaves out zero. Logistic
 regression takes part in fewer draws, and is compared on those: set its figures beside ours by the brackets.
 """
 UNKNOWN_WORDS = """\
 Pictures of classes that a model was never shown, called unknown where 5 % of pictures of known classes may
 be, base and added alike; five novel classes are added, the other fifteen are unseen. *By best score*: the
-same without the detector of the unknown. *Noise*, *text* and *flat* are pictures drawn by code, as JPEG.
+same without the detector of the unknown. Those of base classes are the held-out ones that the threshold was
+set on; added classes are new to it. *Noise*, *text* and *flat* are pictures drawn by code, as JPEG.
 """
 
 

@@ -182,6 +182,8 @@ def benchmark_section(path: Path) -> list[str]:
         f"{where}; torch {environment.get('torch')}; {of_commit(environment)}.",
         "",
     ]
+    if "note" in record:
+        out += [record["note"], ""]
     picture = path.with_name(path.stem.removesuffix("-cpu") + ".png")
     if picture.exists():
         shutil.copyfile(picture, IMAGES / f"benchmark-{picture.name}")  # the site holds what is in docs/
