@@ -17,7 +17,6 @@ from wdae.storage.records import read_json, write_json
 JOINED = {
     "dc5812d93494733c272c6d40916b481e13ed66b4": "e23900677f002304ff603f0b6e6e3b9a914b7b27",
     "68e59a38f5293dee1251e9bd70d7d59091de2d2b": "62f10e50308f9d4ead985eb790e1100052c72098",
-    "040dde78996480f92f6d512460b5fd33af995608": "62f10e50308f9d4ead985eb790e1100052c72098",
 }
 """Commits that records name and the history lacks: before they were published they were joined with later
 ones into the commit beside them."""
