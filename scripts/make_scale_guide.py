@@ -125,7 +125,8 @@ def pictures(found: dict[str, dict[str, Any]]) -> list[str]:
             f"- {row['pictures']:,} pictures, {network}: two shards and their merging"
             f" {row['shards_s']:.0f} s, Ray {row['ray_s']:.0f} s, {100 * row['overhead']:+.1f} %"
             f" (in CPU time {100 * row['cpu_overhead']:+.1f} %);"
-            f" {'the same bank' if row['same_digest'] else 'ANOTHER BANK'}."
+            f" {'the same bank' if row['same_digest'] else 'ANOTHER BANK'}. One run of each: the clock varies"
+            " by a few points, CPU time by less."
         ]
     for row in record.get("kills", []):
         out += [
