@@ -154,7 +154,10 @@ def unknown(name: str, record: dict[str, Any]) -> list[str]:
             fewer.append(f"5 × {k}")
     out += [*markdown_table(head, cells, left=[]), ""]
     if fewer:
-        out += [f"The detector catches fewer of the unseen than the best score alone at {', '.join(fewer)}.", ""]
+        out += [
+            f"The detector catches fewer of the unseen than the best score alone at {', '.join(fewer)}.",
+            "",
+        ]
     drawn = [f"{kind} {_share(record[key])} %" for kind in ("noise", "text", "flat")
              if (key := f"{kind}_called_unknown") in record]  # fmt: skip
     if drawn:
