@@ -64,7 +64,7 @@ def test_a_share_that_is_set_is_a_change_like_any_other(
     taught: Model, queries: torch.Tensor, tmp_path: Path
 ) -> None:
     before = taught.scores(queries)
-    assert taught.novel_share is None  # as much as base classes can bear
+    assert taught.novel_share is None  # so few that base classes lose little
     taught.set_novel_share(0.9)
     after = taught.scores(queries)
     assert torch.equal(after, taught.scores(queries, expect=0.9)) and taught.novel_share == 0.9
@@ -175,7 +175,7 @@ def test_what_a_class_costs_is_counted_on_pictures_that_were_held_out(
     counts = [one.n_taken for one in found.taken]
     assert counts == sorted(counts, reverse=True)
     worst = found.taken[0].base
-    assert f"{worst} ↔ your 'double'" in found.as_text() and " → " in found.as_text()
+    assert f"of {worst!r} now called 'double'" in found.as_text() and " → " in found.as_text()
     save(model, tmp_path / "model")
     assert cost(load(tmp_path / "model"), before) == found
 
@@ -266,7 +266,10 @@ def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.Ca
     assert "expects: 99 %" in capsys.readouterr().out
     assert wdae("undo", model) == 0
     assert wdae("info", model) == 0
-    assert "than base classes can bear (the default): by shots of a class, " in capsys.readouterr().out
+    assert (
+        "that base classes lose little (the default): for classes added from so many examples, "
+        in capsys.readouterr().out
+    )
     assert share_new() < share_new("--expect", "new=0.99")
     assert wdae("redo", model) == 0 and wdae("redo", model) == 2
     assert "nothing to redo" in capsys.readouterr().err

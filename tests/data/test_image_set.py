@@ -88,7 +88,7 @@ def test_hold_out_is_uniform():
 
 
 def test_hold_out_keeps_one_to_learn_from():
-    with pytest.raises(DataError, match=r"'class 1' has 2; hold out fewer"):
+    with pytest.raises(DataError, match=r"'class 1' has 2; hold out fewer \(--held-out"):
         hold_out(make([0, 0, 0, 1, 1]), 2, seed=0)
     with pytest.raises(DataError, match="0 or more"):
         hold_out(make([0]), -1, seed=0)

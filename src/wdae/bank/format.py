@@ -48,7 +48,7 @@ class BankManifest(Manifest):
     """``manifest.json`` of a bank. Version 2 has a tensor ``query_only``; banks without are written as 1."""
 
     FORMAT, VERSION, FILE, NOUN = "wdae-feature-bank", 2, "manifest.json", "a feature bank"
-    REMEDY = "; make one with `wdae bank import` or `wdae bank synthesize`"
+    REMEDY = "; make one with `wdae extract` or `wdae bank import`"
 
     dtype: Encoding
     dim: Size

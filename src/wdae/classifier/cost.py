@@ -30,8 +30,8 @@ class Taken:
         return self.n_taken / self.n_pictures
 
     def __str__(self) -> str:
-        of = f"{self.share:.0%}" if self.n_pictures >= _ENOUGH else f"{self.n_taken} of {self.n_pictures}"
-        return f"{shorten(self.base)} ↔ your {shorten(self.added)!r} {of}"
+        of = f"{self.share:.0%}" if self.n_pictures >= _ENOUGH else f"{self.n_taken} in {self.n_pictures}"
+        return f"{of} of {shorten(self.base)!r} now called {shorten(self.added)!r}"
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def describe_share(share: float | None) -> str:
     '20 % of pictures to be of added classes'
     """
     if share is None:
-        return "no more pictures of added classes than base classes can bear (the default)"
+        return "so few pictures of added classes that base classes lose little (the default)"
     return f"{100 * share:.3g} % of pictures to be of added classes"
 
 

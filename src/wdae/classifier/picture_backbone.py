@@ -317,7 +317,7 @@ def files_as_set(files: Sequence[str | Path]) -> ImageSet:
 
     missing = [str(file) for file in files if not Path(file).is_file()]
     if missing:
-        others = f"; nor do {len(missing) - 1} others" if len(missing) > 1 else ""
+        others = f"; {len(missing)} are missing in all" if len(missing) > 1 else ""
         raise DataError(f"{missing[0]} does not exist or is no file{others}")
     zeros = np.zeros(len(files), dtype=np.int64)
     return ImageSet("pictures", FileSource(tuple(map(str, files))), zeros, zeros.astype(np.uint8), ("?",))

@@ -141,6 +141,19 @@ class TorchAnswers:
         return predictions(self.model, rows, top, false_alarms, **asked)
 
 
+FIGURES = {
+    "accuracy": "accuracy on all of these",
+    "calibration_error": "calibration error",
+    "base_before_adding": "base accuracy before classes were added",
+    "base_among_base": "base accuracy, among base classes",
+    "base_among_all": "base accuracy, among all classes",
+    "added_among_added": "added accuracy, among added classes",
+    "added_among_all": "added accuracy, among all classes",
+    "area_base_added": "area below the curve of base against added",
+}
+"""The figures of a measurement, in words."""
+
+
 @dataclass(frozen=True, eq=False)
 class TradeOff:
     """What base and added classes lose and gain as more pictures of added ones are expected.

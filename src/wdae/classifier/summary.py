@@ -117,8 +117,8 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
         return describe_share(share)
     if not protecting:
         return "pictures of any class alike; there were no held-out ones to find a balance on"
-    by_shots = ", ".join(f"{100 * value:.3g} % at {k}" for k, value in protecting.items())
-    return f"{describe_share(None)}: by shots of a class, {by_shots}"
+    by_shots = ", ".join(f"{100 * value:.3g} % from {k}" for k, value in protecting.items())
+    return f"{describe_share(None)}: for classes added from so many examples, {by_shots}"
 
 
 def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
@@ -157,7 +157,7 @@ def label(figure: str) -> str:
         size = figure.removeprefix("strays_")
         return f"a stray among {size} examples: share noticed at {_percent(RATE)} false warnings or fewer"
     if figure.startswith("accuracy_added_"):
-        return f"accuracy among all, {figure.removeprefix('accuracy_added_')}-shot classes added"
+        return f"accuracy of {figure.removeprefix('accuracy_added_')}-shot added classes among all classes"
     if figure.startswith("ece_added_"):
         return f"calibration error, {figure.removeprefix('ece_added_')}-shot classes added"
     return _LABELS.get(figure, figure.replace("_", " "))

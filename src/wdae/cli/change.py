@@ -140,7 +140,7 @@ def set_(model: Model, setting: Literal["novel-share"], value: str, /, *, patien
     setting
         novel-share.
     value
-        A share between 0 and 1, or default: no more than what base classes can bear.
+        A share between 0 and 1, or default: so few that base classes lose little.
     """
     check_model(model)
     share = None if value == "default" else parse_share(value, "novel-share 0.2, or default")

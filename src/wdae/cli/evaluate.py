@@ -67,7 +67,7 @@ def evaluate(
     output
         Folder for result files (JSON).
     bank
-        The feature bank to draw episodes from.
+        The feature bank to draw episodes from, or embedded: the one that ships with the package.
     protocol
         few-way: a few novel classes an episode; all-way: all of them at once.
     shots
@@ -145,7 +145,7 @@ def _evaluate_model(
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.predictions import measure
+    from wdae.classifier.predictions import FIGURES, measure
     from wdae.classifier.store import load
     from wdae.data.findings import warn_unreadable
     from wdae.storage.files import write_text
@@ -171,4 +171,4 @@ def _evaluate_model(
         if found.trade_off is not None:
             Console().print(found.trade_off.rich())
         for key, value in found.figures.items():
-            say(f"{key.replace('_', ' ')}: {value:.3f}")
+            say(f"{FIGURES[key]}: {value:.3f}")

@@ -88,7 +88,7 @@ def learn(
         Share of each base class kept out of learning, to calibrate on, where the source does not say it.
     novel_share
         Share of the pictures to classify that are expected to be of added classes, unless asked otherwise
-        (wdae set, wdae predict --expect); without, no more than base classes can bear.
+        (wdae set, wdae predict --expect); without, so few that base classes lose little.
     refine_base
         Let base weights move too when classes are added, as in the paper.
     max_classes

@@ -44,7 +44,7 @@ Expect = Annotated[
     str | None,
     Parameter(
         help="How many of the pictures are expected to be of added classes: new=0.2 is one in five. Without,"
-        " as wdae set has it, by default no more than base classes can bear."
+        " as wdae set has it, by default so few that base classes lose little."
     ),
 ]
 """How often new things are expected."""
@@ -68,7 +68,7 @@ def check_model(model: Path) -> None:
 def check_bank(bank: Path | str) -> None:
     """Refuse, before torch is loaded, what is no feature bank as far as its files go."""
     if str(bank) != "embedded" and not os.path.lexists(Path(bank) / "manifest.json"):
-        remedy = "; make one with `wdae bank import` or `wdae bank synthesize`"
+        remedy = "; make one with `wdae extract` or `wdae bank import`"
         raise absent(Path(bank), "manifest.json", "a feature bank", remedy)
 
 
@@ -90,7 +90,7 @@ def check_sources(sources: Sequence[Path]) -> list[Path]:
             raise DataError(f"no file or folder matches {source}")
     missing = [source for source in found if not source.exists()]
     if missing:
-        others = f"; nor do {len(missing) - 1} others" if len(missing) > 1 else ""
+        others = f"; {len(missing)} are missing in all" if len(missing) > 1 else ""
         raise DataError(f"{missing[0]} does not exist{others}")
     return found
 

@@ -32,11 +32,12 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 from pydantic import TypeAdapter, ValidationError
 
-from wdae.config import Config, Key, describe, load, scalar
+from wdae.config import Config, Key, describe, load, recipe_file, scalar
 from wdae.storage.trust import refuse_untrusted, trusting
 
 T = TypeVar("T", bound=Config)
 _KEYS = Group("Recipe keys", sort_key=10, help="Each overrides the recipe file.")
+_RECIPE = "YAML file, or a recipe that ships by its name (mini-imagenet/wdae-gnn); defaults without one."
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _LISTS = (list, tuple, set, frozenset)
 
@@ -62,6 +63,8 @@ def recipe_command(
             overrides = parse_overrides(given)
             if default is not None and recipe is None:
                 return function(load(config, default(), overrides) if overrides else None, *args, **options)
+            if recipe is not None and recipe.suffix not in (".yaml", ".yml"):
+                recipe = recipe_file(recipe)
             resolved = load(config, recipe, overrides)
             if recipe is not None and "backbone" not in overrides:
                 refuse_untrusted(str(getattr(resolved, "backbone", None) or ""), (), recipe)
@@ -124,7 +127,7 @@ def _signature(function: Callable[..., Any], keys: Mapping[str, Any]) -> inspect
     hints = get_type_hints(function, include_extras=True)
     _, *own = inspect.signature(function).parameters.values()
     own = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-    about = Parameter(name=["--recipe", "-r"], help="YAML file with the recipe; defaults without one.")
+    about = Parameter(name=["--recipe", "-r"], help=_RECIPE)
     only = inspect.Parameter.KEYWORD_ONLY
     file = inspect.Parameter("recipe", only, default=None, annotation=Annotated[Path | None, about])
     given = [inspect.Parameter(name, only, default=None, annotation=kind) for name, kind in keys.items()]

@@ -27,16 +27,16 @@ def train(
     Parameters
     ----------
     bank
-        The feature bank (see wdae bank).
+        The feature bank (see wdae extract, wdae bank), or embedded: the one that ships with the package.
     """
     check_bank(bank)
-    from wdae.bank import FeatureBank
+    from wdae.api import as_bank
     from wdae.evaluation.text_table import show
     from wdae.runs.run import Run
     from wdae.runtime.distributed import join
     from wdae.stage2.run import CHECKPOINT, fit_method, run_training
 
-    features = FeatureBank.open(bank)
+    features = as_bank(bank)
     with join(recipe.device) as team:
         if not team.is_main:  # it works on the main process's run, and leaves the rest to it
             checkpoint = output / CHECKPOINT

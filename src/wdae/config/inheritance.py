@@ -70,7 +70,9 @@ def _contents(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             return file.read(MAX_LETTERS + 1)  # one more than the parser takes
     except FileNotFoundError:
-        raise RecipeError(f"no recipe at {path}; give the path of a YAML file") from None
+        raise RecipeError(
+            f"no recipe at {path}; give a YAML file, or a name such as mini-imagenet/wdae-gnn"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"cannot read the recipe {path}: {error}; give a YAML file in UTF-8") from None
 

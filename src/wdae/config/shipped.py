@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from wdae.errors import RecipeError, nearest
+from wdae.errors import RecipeError, did_you_mean, listed
 
 ASSETS = Path(__file__).parents[1] / "assets"
 EMBEDDED = "embedded"
@@ -42,6 +42,6 @@ def recipe_file(name: str | Path, benchmark: str = "") -> Path:
     if found is None:
         folder = recipe_folder(benchmark)
         known = [str(file.relative_to(folder).with_suffix("")) for file in sorted(folder.rglob("*.yaml"))]
-        hint = nearest(str(name), known)
+        hint = did_you_mean(str(name), known) or f"; give a YAML file, or one of {listed(known, 5)}"
         raise RecipeError(f"no file and no recipe of the package is called {str(name)!r}{hint}")
     return found

@@ -130,7 +130,7 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
     if short:
         raise DataError(
             f"{image_set.name}: cannot hold out {per_class} pictures of each base class and keep one to learn"
-            f" from: {listed(short)}; hold out fewer"
+            f" from: {listed(short)}; hold out fewer (--held-out, data.held_out)"
         )
     parts = image_set.parts.copy()
     train = image_set.rows(Part.BASE_TRAIN)
