@@ -156,7 +156,7 @@ def test_an_existing_folder_is_not_written_over(saved: Path) -> None:
 
 
 def test_a_bank_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="does not exist; make one with `wdae bank import`"):
+    with pytest.raises(StorageError, match="does not exist; make one with `wdae extract`"):
         FeatureBank.open(tmp_path / "none")
 
 

@@ -183,10 +183,6 @@ def test_every_fault_of_the_command_line_at_once(
             ["train", "--bank", "b", "-o", "o", "-r", "mini-imagenet/wdae-gn"],
             "did you mean 'mini-imagenet/wdae-g",
         ),
-        (
-            ["train", "--bank", "b", "-o", "o", "-r", "mini-imagenet/wdae-gnn"],
-            "b does not exist; make one with",
-        ),
         (["fail"], "error: class 'okapi' has 0 images; give at least 1\n"),
     ],
 )

@@ -70,6 +70,14 @@ def test_a_run_folder_holds_everything(run: Path) -> None:
     assert 'src="http' not in page
 
 
+def test_recipe_and_bank_that_ship_are_taken_by_their_names(tmp_path: Path) -> None:
+    run = tmp_path / "mlp"
+    words = ("--recipe", "mini-imagenet/wdae-mlp", "--bank", "embedded")
+    assert wdae("train", *words, "-o", run, *SMALL, "--evaluation.shots", "1") == 0
+    recipe = (run / "recipe.yaml").read_text()
+    assert "kind: mlp" in recipe and "hidden: 16" in recipe
+
+
 def test_an_existing_run_is_not_written_over(
     run: Path, bank: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
