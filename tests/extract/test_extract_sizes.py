@@ -26,6 +26,7 @@ from wdae.data.splits import load_split
 from wdae.errors import DataError, ModelError, RecipeError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import extract
+from wdae.parts import Part
 from wdae.runtime.distributed import Team
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.model_file import load_model
@@ -248,6 +249,13 @@ def test_the_backbone_inside_the_package_is_named_embedded(tmp_path: Path) -> No
     assert bank.info["model_sha256"] == sha256(EMBEDDED_BACKBONE / "model.safetensors")
     with pytest.raises(ModelError, match="has learned from some of them"):
         extract(ExtractConfig(**keys, held_out=1, seed=3), tmp_path / "other", ALONE)
+    folders(tmp_path / "own" / "base", ["n00000001", "n00000002"], 3, seed=2)
+    keys |= {"data": tmp_path / "own"}
+    extract(ExtractConfig(**keys, held_out=1), tmp_path / "owned", ALONE)
+    own = FeatureBank.open(tmp_path / "owned")
+    assert (own.n_base, own.base_weights, own.counts(Part.BASE_HELD_OUT)) == (2, None, [1, 1])
+    assert own.info["model_sha256"] == bank.info["model_sha256"] and "recipe" not in own.info
+    keys |= {"data": tmp_path / "data"}
     (tmp_path / "data" / "base" / split.base[0]).rename(tmp_path / "data" / "base" / "n00000001")
     with pytest.raises(ModelError, match=f"differing: n00000001, {split.base[0]}"):
         extract(ExtractConfig(**keys, held_out=0), tmp_path / "third", ALONE)

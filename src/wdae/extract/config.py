@@ -45,8 +45,9 @@ class ExtractConfig(Config):
     reading: Literal["names", "positions"] | None = None
     """Of ImageNet-FS's split; as in the backbone's training by default, or by its class names."""
     backbone: str
-    """A folder that ``wdae pretrain`` wrote, whose recipe says which images are held out; or a backbone with
-    weights of its own (``embedded``, ``lite0``, ``timm:NAME``, ``onnx:FILE``, ``pkg.module:factory``)."""
+    """A folder that ``wdae pretrain`` wrote, whose recipe says which images are held out; ``embedded``, which
+    ships with the package and brings base weights for MiniImageNet; or a backbone with weights of its own
+    (``lite0``, ``timm:NAME``, ``onnx:FILE``, ``pkg.module:factory``)."""
     backbone_options: dict[str, Any] = Field(default={})
     """Options of that backbone."""
     size: int | None = Field(default=None, ge=8)

@@ -16,6 +16,7 @@ from wdae.backbones.packaged import LITE, packaged
 from wdae.backbones.preprocessing import PREPROCESSING, Preprocessing
 from wdae.bank import FeatureBank
 from wdae.bank.format import stream_bank
+from wdae.config.shipped import EMBEDDED
 from wdae.data import ImageSet, pixels
 from wdae.data.findings import warn_left_out
 from wdae.data.layouts import open_dataset
@@ -81,8 +82,9 @@ class ExtractJob:
                 f"{config.data} has {len(self.images.class_names):,} classes; a bank holds {MAX_CLASSES:,} at"
                 " most: extract groups of classes into banks of their own"
             )
-        if self.model is not None:
-            _check_classes(self.model, self.images)
+        self.classes_of = None if _others(config, self.model, self.images) else self.model
+        if self.classes_of is not None:
+            _check_classes(self.classes_of, self.images)
         self.read, self.count = self._reader()
         self.views = Views(config, backbone, self.rule, self.sides, device, seed_of(config, self.model))
 
@@ -137,8 +139,9 @@ class ExtractJob:
         }
         if config.crops:
             info |= {"crops": config.crops, "crop_area": list(config.crop_area)}
-        if model is not None and config.trained is not None:
-            info |= {"recipe": model.card["recipe"], "figures": model.card["figures"]}
+        if self.classes_of is not None:
+            info |= {"recipe": self.classes_of.card["recipe"], "figures": self.classes_of.card["figures"]}
+        if config.trained is not None:
             info["model_sha256"] = file_sha256(config.trained / WEIGHTS)
         return info
 
@@ -170,9 +173,9 @@ class ExtractJob:
 
     def classifier(self) -> tuple[Tensor | None, float | None]:
         """The base weights that were learned with the backbone, and their scale."""
-        if self.model is None:
+        if self.classes_of is None:
             return None, None
-        classifier = self.model.network.classifier
+        classifier = self.classes_of.network.classifier
         return classifier.weight.detach().cpu().float(), float(classifier.scale.detach())
 
     def _reader(self) -> tuple[Read, int]:
@@ -212,12 +215,21 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
         reading=config.reading or trained.get("reading", "names"),
         allow_missing=config.allow_missing,
     )
+    if _others(config, model, images):
+        model, trained = None, {}
     held_out, seed = (0, seed_of(config, model)) if model is None else model.held_out
     held_out = held_out if config.held_out is None else config.held_out
     seed = seed if config.seed is None else config.seed
     if model is not None and config.trained is not None:
         model.refuse_leak(config.trained, held_out, seed)
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
+
+
+def _others(config: ExtractConfig, model: Stage1Model | None, images: ImageSet) -> bool:
+    """Whether the network that ships is asked for features of classes that it has never learned."""
+    if model is None or config.backbone != EMBEDDED:
+        return False
+    return {*model.class_names, *model.class_ids}.isdisjoint(images.class_names)
 
 
 def _check_classes(model: Stage1Model, images: ImageSet) -> None:
