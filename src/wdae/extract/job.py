@@ -82,7 +82,8 @@ class ExtractJob:
                 f"{config.data} has {len(self.images.class_names):,} classes; a bank holds {MAX_CLASSES:,} at"
                 " most: extract groups of classes into banks of their own"
             )
-        self.classes_of = None if _others(config, self.model, self.images) else self.model
+        # The model whose base classes the pictures are of; None where it gives features alone.
+        self.classes_of = None if _has_other_classes(config, self.model, self.images) else self.model
         if self.classes_of is not None:
             _check_classes(self.classes_of, self.images)
         self.read, self.count = self._reader()
@@ -215,7 +216,7 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
         reading=config.reading or trained.get("reading", "names"),
         allow_missing=config.allow_missing,
     )
-    if _others(config, model, images):
+    if _has_other_classes(config, model, images):
         model, trained = None, {}
     held_out, seed = (0, seed_of(config, model)) if model is None else model.held_out
     held_out = held_out if config.held_out is None else config.held_out
@@ -225,7 +226,7 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 
-def _others(config: ExtractConfig, model: Stage1Model | None, images: ImageSet) -> bool:
+def _has_other_classes(config: ExtractConfig, model: Stage1Model | None, images: ImageSet) -> bool:
     """Whether the network that ships is asked for features of classes that it has never learned."""
     if model is None or config.backbone != EMBEDDED:
         return False

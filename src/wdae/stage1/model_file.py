@@ -101,7 +101,7 @@ class Stage1Model:
         self, where: Path, held_out: int, seed: int, unseen: Collection[str] = frozenset()
     ) -> None:
         """Refuse a model that has learned from what is to be tested: held-out images, or unseen classes."""
-        if seen := [name for name in {*self.class_names, *self.class_ids} if name in unseen]:
+        if seen := [name for name in dict.fromkeys((*self.class_names, *self.class_ids)) if name in unseen]:
             raise ModelError(
                 f"the model in {where} has learned validation or novel classes of this data set:"
                 f" {listed(map(repr, seen))}; figures on them would not be of classes that are new. Give a"
