@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.comparison.run import better_of
+from wdae.comparison.config import CompareRecipe
+from wdae.comparison.run import better_of, training_recipe
 from wdae.evaluation.protocol import few_way
 from wdae.evaluation.results import Result
 from wdae.methods import Method, make
@@ -50,3 +51,9 @@ def test_without_a_gain_the_start_is_kept(small_bank: FeatureBank) -> None:
         same.predict.weight += 1e-3
     kept, gain = better_of(same, start, on_validation(small_bank, 1, 20))
     assert kept is start and abs(gain.mean) <= gain.ci95
+
+
+def test_a_training_stops_when_validations_bring_nothing_more() -> None:
+    recipe = CompareRecipe(steps=40, validations=20, patience=3)
+    assert training_recipe("prototypical", recipe, 1).training.patience == 3
+    assert training_recipe("prototypical", CompareRecipe(), 1).training.patience is None

@@ -33,6 +33,7 @@ NEWER = (
     "seeds: []\n",
     "episode_seed: null\n",
     "  groups: 1\n",
+    "\npatience: null",
 )
 EPISODIC = [f for f in FILES if f.name.startswith("conv4-") and f.name != "conv4-lwof.yaml"]
 META = [

@@ -42,6 +42,8 @@ class CompareRecipe(Config):
     """How often, in training, the method is tried on validation classes; the best state is kept."""
     validation_episodes: int = Field(500, ge=1)
     """Validation episodes each time."""
+    patience: int | None = Field(None, ge=1)
+    """Stop a training after so many validations without a better one; null: never."""
     split_held_out: bool = False
     """Fit ε and balance on one half of the held-out base pictures and test with the other; off: all of them
     for both, so that base queries have been fitted on."""

@@ -79,6 +79,7 @@ def training_recipe(name: str, recipe: CompareRecipe, n_shot: int | None = None)
         "episodes_per_step": recipe.episodes_per_step,
         "validate_every": -(-steps // recipe.validations),
         "validation_episodes": recipe.validation_episodes,
+        "patience": recipe.patience,
     }
     defaults = dict(kind.training_defaults)
     if n_shot is not None:
