@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from wdae import FeatureBank, Part, synthetic_bank
 from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
 from wdae.calibration.familiarity import UNSURE
-from wdae.calibration.unknown import RATE, Detector
+from wdae.calibration.unknown import RATE, SHARPENED_FROM, Detector
 from wdae.classifier import Model, load, save
 from wdae.classifier.learning import learn_from_bank
 from wdae.classifier.light.folder import ModelFolder
@@ -129,6 +130,11 @@ def test_forged_backgrounds_are_refused(model: Model, name: str) -> None:
     assert again.strength == pytest.approx(detector.strength, rel=1e-5) and again.sharpness == SHARPNESS
     before = {key: value for key, value in kept.items() if key != "sharpness"}
     assert Detector.of_tensors(before, N_BASE, DIM).sharpness == 0  # files of before
+    before = {key: value for key, value in kept.items() if key != "sharpened_from"}
+    assert Detector.of_tensors(before, N_BASE, DIM).sharpened_from == 1
+    assert again.sharpened_from == SHARPENED_FROM
+    with pytest.raises(ValueError, match="no example"):
+        Detector.of_tensors(kept | {"sharpened_from": torch.tensor(0)}, N_BASE, DIM)
     with pytest.raises(ValueError, match="sharpened"):
         Detector.of_tensors(kept | {"sharpness": torch.tensor(-1.0)}, N_BASE, DIM)
     with pytest.raises(ValueError, match="detector"):
@@ -137,6 +143,19 @@ def test_forged_backgrounds_are_refused(model: Model, name: str) -> None:
         Detector.of_tensors(kept | {name: kept[name] * torch.nan}, N_BASE, DIM)
     with pytest.raises(ValueError, match="counts"):
         Detector.of_tensors(kept | {"strength": torch.tensor(-1.0)}, N_BASE, DIM)
+
+
+def test_second_guesses_count_in_classes_of_one_and_two_examples(bank: FeatureBank, model: Model) -> None:
+    detector = model.base.detector
+    assert detector is not None and detector.background is not None
+    rows = bank.select(Part.NOVEL).of_class(0)[:5]
+    chances = detector.background.chances(rows)
+    few = detector.added([rows[:1], rows[:2]]).profiles
+    torch.testing.assert_close(few, torch.stack([chances[0], chances[:2].mean(0)]))
+    several = detector.added([rows]).profiles[0]
+    torch.testing.assert_close(several, sharpened(chances.mean(0), SHARPNESS))
+    old = replace(detector, sharpened_from=1)  # as files of before have it
+    torch.testing.assert_close(old.added([rows[:1]]).profiles[0], sharpened(chances[0], SHARPNESS))
 
 
 def test_limits_of_agreement_as_it_was_measured_before_are_left_out(model: Model) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from wdae import FeatureBank, Part, synthetic_bank
-from wdae.calibration.fit_detector import _cautious, fit_detector
+from wdae.calibration.fit_detector import _cautious, _groups, _limit, fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
-from wdae.calibration.unknown import RATE, Detector, joined, share_below
+from wdae.calibration.unknown import RATE, Detector, Seen, joined, share_below
 from wdae.classifier import Model, load, save
 from wdae.classifier.learning import learn_from_bank
 from wdae.classifier.predictions import predictions
@@ -109,6 +109,25 @@ def test_strays_are_found_at_few_false_warnings(bank: FeatureBank, detector: Det
     assert detector.stray(2) == -torch.inf and detector.stray(7) == pytest.approx(
         min(max(detector.stray(7), min(detector.strays.values())), max(detector.strays.values()))
     )
+
+
+def test_limits_are_lower_where_sound_classes_differ() -> None:
+    alike = torch.linspace(0, 1, 201).repeat(8, 1)
+    assert _limit(alike) == pytest.approx(RATE, abs=0.006)
+    differing = alike + torch.linspace(-0.06, 0.06, 8).unsqueeze(1)
+    limit = _limit(differing)
+    rates = (differing < limit).double().mean(1)
+    bound = rates.mean() + 1.645 * rates.std() / 8**0.5
+    assert 0.8 * RATE < float(bound) <= RATE and float(rates.mean()) < RATE
+    two = torch.cat([alike[:1] - 1, alike[:1]])  # of so few, the one that disagrees more has the limit to itself
+    assert 0 < float((two[0] < _limit(two)).double().mean()) < RATE
+
+
+def test_each_picture_plays_as_often_as_the_others() -> None:
+    some = Seen(torch.zeros(11, 2), torch.zeros(11, 0))
+    rows = torch.stack(_groups(some, 3, 9, torch.Generator().manual_seed(0)))
+    assert rows.shape == (9, 3) and all(len(set(row)) == 3 for row in rows.tolist())
+    assert torch.bincount(rows.flatten(), minlength=11).amax() <= 3  # three orders, in each of which once
 
 
 def test_shares_below_against_counting() -> None:

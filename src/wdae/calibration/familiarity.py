@@ -213,6 +213,8 @@ def _check_background(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
         raise ValueError("a detector whose background classes are none")
     if not 0 <= float(kept.get("sharpness", np.zeros(()))) <= _STEEPEST_PROFILE:
         raise ValueError(f"a detector whose profiles are sharpened by {float(kept['sharpness'])}")
+    if int(kept.get("sharpened_from", np.ones(()))) < 1:
+        raise ValueError("a detector whose profiles are sharpened from no example on")
     if not 0 <= float(kept["strength"]) <= _FARTHEST:
         raise ValueError(f"a detector whose background counts {float(kept['strength'])}")
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,9 @@ STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
 
 _MOST = 20_000  # pictures that PLDA is fitted on
-_EPISODES, _QUERIES, _PICTURES, _CLASSES = 60, 15, 60, 300
+_EPISODES, _QUERIES, _PICTURES = 60, 15, 60
+_CLASSES, _DRAWS = 200, 3000  # for strays: classes that play, and draws of examples of them
+_AT_LEAST, _AT_MOST, _STEPS = 15, 100, 100  # such draws of each class, limits that are tried
 _RIDGE = 1e-3
 
 
@@ -179,8 +182,8 @@ def _pools(bank: FeatureBank, played: FeatureBank, images: int) -> list[_Pool]:
     place = {bank.class_names[c]: i for i, c in enumerate(bank.base_classes)}
     return [
         _Pool(
-            [_few(split.pool, c) for c in range(split.pool.n_classes)],
-            torch.cat([_few(split.held_out, c) for c in range(split.held_out.n_classes)]),
+            [split.pool.of_class(c) for c in range(split.pool.n_classes)],
+            torch.cat([_few(split.held_out.of_class(c)) for c in range(split.held_out.n_classes)]),
             torch.tensor([place[name] for name in split.held_out.names]),
         )
         for split in (splits(played, where, images=images) if where is not None else ())
@@ -197,7 +200,7 @@ def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
             ratios = made.base_ratios(seen, base).amax(1)
             return _Pictures(seen, share_below(made.known, ratios), made.ordinary(rows))
 
-        pools.append(([pictures(rows) for rows in pool.classes], pictures(pool.known)))
+        pools.append(([pictures(_few(rows)) for rows in pool.classes], pictures(pool.known)))
     unseen = [some for classes, _ in pools for some in classes]
     if not unseen:
         return made
@@ -207,35 +210,67 @@ def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
             found[n_shot] = one
     alone = joined(*_alone(_Pictures.joined(unseen)))
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
-    strays, noticed = _strays(made, [classes for classes, _ in pools], derive_seed(seed, "strays"))
+    strays, noticed = _strays(made, [pool.classes for pool in given], derive_seed(seed, "strays"))
     return replace(made, by_shots=found, strays=strays, figures=figures | noticed)
 
 
 def _strays(
-    made: Detector, pools: Sequence[list[_Pictures]], seed: int
+    made: Detector, pools: Sequence[Sequence[Tensor]], seed: int
 ) -> tuple[dict[int, float], dict[str, float]]:
-    """How little an example agrees with the others in a sound class; strays noticed by that.
-
-    Sound classes differ in how well their pictures agree, and few play here: the limit is that of half of
-    RATE, so that others have no more than RATE of false warnings.
-    """
+    """How little an example agrees with the others in a sound class; strays noticed by that."""
     generator = torch.Generator().manual_seed(seed)
+    count = min(_CLASSES, sum(map(len, pools)))
+    each = min(_AT_MOST, max(_AT_LEAST, _DRAWS // max(1, count)))
+    seen = [
+        [
+            made.seen(_few(rows[c], _MOST // count))
+            for c in torch.randperm(len(rows), generator=generator)[: -(-count // len(pools))].tolist()
+        ]
+        for rows in pools
+    ]
     found, figures = {}, {}
     for size in STRAYS:
-        sound, strange = [], []
-        for number in range(_CLASSES):
-            able = [some for some in pools[number % len(pools)] if len(some) >= size]
-            if len(able) < 2:
-                return {}, {}
-            mine, other = (able[i] for i in torch.randperm(len(able), generator=generator)[:2].tolist())
-            sound.append(mine.seen.some(torch.randperm(len(mine), generator=generator)[:size]))
-            strange.append(other.seen.some(torch.randint(len(other), (1,), generator=generator)))
-        classes, strays = Seen.stacked(sound), Seen.stacked(strange)
-        found[size] = float(made.agreement_of(classes).amin(1).quantile(RATE / 2))
-        mixed = (torch.cat([x[:, 1:], y], 1) for x, y in zip(classes.parts(), strays.parts(), strict=True))
-        odd = made.agreement_of(Seen(*mixed))[:, -1]
-        figures[f"strays_{size}"] = float((odd < found[size]).double().mean())
+        lowest, odd = [], []
+        for classes in seen:
+            able = [some for some in classes if len(some.vectors) >= size]
+            for c, mine in enumerate(able):
+                if len(able) < 2:
+                    continue
+                others = torch.randint(len(able) - 1, (each,), generator=generator)
+                strange = [able[o + (o >= c)] for o in others.tolist()]
+                rows = [torch.randint(len(some.vectors), (1,), generator=generator) for some in strange]
+                sound = Seen.stacked([mine.some(some) for some in _groups(mine, size, each, generator)])
+                strays = Seen.stacked([some.some(row) for some, row in zip(strange, rows, strict=True)])
+                mixed = (torch.cat([x[:, 1:], y], 1) for x, y in zip(sound.parts(), strays.parts(), strict=True))
+                lowest.append(made.agreement_of(sound).amin(1))
+                odd.append(made.agreement_of(Seen(*mixed))[:, -1])
+        if not lowest:
+            return {}, {}
+        found[size] = _limit(torch.stack(lowest))
+        figures[f"strays_{size}"] = float((torch.stack(odd) < found[size]).double().mean())
     return found, figures
+
+
+def _groups(some: Seen, size: int, count: int, generator: torch.Generator) -> list[Tensor]:
+    """Rows of so many groups of pictures of a class, each picture in about as many of them."""
+    rows: list[Tensor] = []
+    while len(rows) < count:
+        order = torch.randperm(len(some.vectors), generator=generator)
+        rows += order[: len(order) // size * size].view(-1, size)
+    return rows[:count]
+
+
+def _limit(lowest: Tensor) -> float:
+    """The agreement below which an example is out of place, from the lowest of drawn ones ``[C, draws]``.
+
+    Sound classes differ in how well their pictures agree, and few play here: with a confidence of 1 - RATE
+    no more than RATE of other classes are warned about, by the error of the mean over the classes.
+    """
+    candidates = lowest.flatten().quantile(torch.linspace(0, RATE, _STEPS))
+    rates = (lowest < candidates.view(-1, 1, 1)).double().mean(2)
+    error = rates.std(1) / math.sqrt(len(lowest)) if len(lowest) > 1 else 0
+    able = rates.mean(1) + NormalDist().inv_cdf(1 - RATE) * error <= RATE
+    return float(candidates[able][-1])
 
 
 def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
@@ -247,10 +282,9 @@ def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
     return quantiles(torch.cat([familiar.new_zeros(-(-len(familiar) // n_pictures)), familiar]))
 
 
-def _few(images: ClassSet, c: int) -> Tensor:
-    """Some pictures of a class, evenly over those there are."""
-    rows = images.of_class(c)
-    return rows[:: max(1, len(rows) // _PICTURES)]
+def _few(rows: Tensor, most: int = _PICTURES) -> Tensor:
+    """Some pictures of a class, evenly over those there are: about so many, if there are."""
+    return rows[:: max(1, len(rows) // max(_PICTURES, most))]
 
 
 def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -279,7 +313,7 @@ def _added_classes(
         shots = [classes[c].some(rows[:n_shot]) for c, rows in zip(drawn, orders, strict=True)]
         means, profiles = (
             torch.stack(part)
-            for part in zip(*(some.seen.mean(made.sharpness) for some in shots), strict=True)
+            for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
         )
         least = torch.stack([some.ordinary.min() for some in shots])
         counts = torch.full((n_way,), n_shot)

@@ -26,6 +26,8 @@ from wdae.methods.records import RATE as RATE
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 
+SHARPENED_FROM = 3
+"""Number of examples from which profiles of added classes are sharpened; chosen on validation classes."""
 ALIKE = 2.0
 """What the backbone's own classes count in agreement, beside what they count in familiarity."""
 Curve = tuple[float, ...]
@@ -76,10 +78,6 @@ class Seen:
         """Classes of as many pictures each: vectors ``[C, k, R]``, background classes ``[C, k, B]``."""
         return cls(*(torch.stack(same) for same in zip(*(one.parts() for one in classes), strict=True)))
 
-    def mean(self, sharpness: float) -> tuple[Tensor, Tensor]:
-        """A class of these examples: its mean vector ``[R]`` and its profile ``[B]``."""
-        return self.vectors.mean(0), profile(self.chances, sharpness)
-
 
 @dataclass(frozen=True, eq=False)
 class Added:
@@ -111,6 +109,8 @@ class Detector:
         profiles: which of them each base class is ``[N, B]``, by its pictures.
         strength: what they count beside ratios.
         sharpness: of profiles (:func:`wdae.calibration.background.sharpened`).
+        sharpened_from: number of examples of an added class from which its profile is sharpened: what the
+            background takes a single picture for may be wrong, and its second guess right.
         figures: shares caught at RATE, on classes and pictures that nothing was learned from.
     """
 
@@ -127,6 +127,7 @@ class Detector:
     profiles: Tensor | None = None
     strength: float = 0.0
     sharpness: float = 0.0
+    sharpened_from: int = SHARPENED_FROM
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -134,7 +135,7 @@ class Detector:
         """Added classes from the features ``[k, D]`` of each."""
         if not groups:
             return Added(self.means[:0], torch.zeros(0), torch.zeros(0), torch.zeros(0, 0))
-        means, profiles = zip(*(self.seen(some).mean(self.sharpness) for some in groups), strict=True)
+        means, profiles = zip(*(self.class_of(self.seen(some)) for some in groups), strict=True)
         return Added(
             torch.stack(means),
             torch.tensor([len(some) for some in groups]),
@@ -148,6 +149,11 @@ class Detector:
         if self.background is not None:
             chances = self.background.chances(features)
         return Seen(self.plda.coordinates(features), chances)
+
+    def class_of(self, examples: Seen) -> tuple[Tensor, Tensor]:
+        """An added class of these examples: its mean vector ``[R]`` and its profile ``[B]``."""
+        sharpness = self.sharpness if len(examples.vectors) >= self.sharpened_from else 0.0
+        return examples.vectors.mean(0), profile(examples.chances, sharpness)
 
     def ratios(self, seen: Seen, means: Tensor, counts: Tensor, profiles: Tensor | None) -> Tensor:
         """Log of how much likelier pictures are in each class than anywhere, ``[M, C]``.
@@ -236,7 +242,8 @@ class Detector:
     @property
     def worth(self) -> float:
         """The share of unseen classes that is caught, summed over numbers of shots."""
-        return sum(value for key, value in self.figures.items() if key == "caught" or key[7:].isdigit())
+        numbers = [f"caught_{shots}" for shots in self.by_shots]
+        return sum(value for key, value in self.figures.items() if key in ("caught", *numbers))
 
     def tensors(self) -> dict[str, Tensor]:
         """For a model's file; figures belong to the balance."""
@@ -264,6 +271,7 @@ class Detector:
                 "profiles": self.profiles,
                 "strength": torch.tensor(self.strength),
                 "sharpness": torch.tensor(self.sharpness),
+                "sharpened_from": torch.tensor(self.sharpened_from),
             }
         if self.strays:
             found[_strays_of(found)] = torch.tensor([self.strays[k] for k in STRAYS])
@@ -314,8 +322,8 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
     background = Background(kept["background"].float(), kept["background_bias"].float())
     profiles, strength = kept["profiles"].float(), float(kept["strength"])
     sharpness = float(kept["sharpness"]) if "sharpness" in kept else 0.0
-    found = {"background": background, "profiles": profiles}
-    return {**found, "strength": strength, "sharpness": sharpness}
+    found = {"background": background, "profiles": profiles, "strength": strength, "sharpness": sharpness}
+    return {**found, "sharpened_from": int(kept.get("sharpened_from", 1))}
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
