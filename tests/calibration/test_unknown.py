@@ -119,7 +119,8 @@ def test_limits_are_lower_where_sound_classes_differ() -> None:
     rates = (differing < limit).double().mean(1)
     bound = rates.mean() + 1.645 * rates.std() / 8**0.5
     assert 0.8 * RATE < float(bound) <= RATE and float(rates.mean()) < RATE
-    two = torch.cat([alike[:1] - 1, alike[:1]])  # of so few, the one that disagrees more has the limit to itself
+    # of so few, the one that disagrees more has the limit to itself
+    two = torch.cat([alike[:1] - 1, alike[:1]])
     assert 0 < float((two[0] < _limit(two)).double().mean()) < RATE
 
 

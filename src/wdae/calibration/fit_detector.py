@@ -241,7 +241,9 @@ def _strays(
                 rows = [torch.randint(len(some.vectors), (1,), generator=generator) for some in strange]
                 sound = Seen.stacked([mine.some(some) for some in _groups(mine, size, each, generator)])
                 strays = Seen.stacked([some.some(row) for some, row in zip(strange, rows, strict=True)])
-                mixed = (torch.cat([x[:, 1:], y], 1) for x, y in zip(sound.parts(), strays.parts(), strict=True))
+                mixed = (
+                    torch.cat([x[:, 1:], y], 1) for x, y in zip(sound.parts(), strays.parts(), strict=True)
+                )
                 lowest.append(made.agreement_of(sound).amin(1))
                 odd.append(made.agreement_of(Seen(*mixed))[:, -1])
         if not lowest:
@@ -312,8 +314,7 @@ def _added_classes(
         orders = [torch.randperm(len(classes[c]), generator=generator) for c in drawn]
         shots = [classes[c].some(rows[:n_shot]) for c, rows in zip(drawn, orders, strict=True)]
         means, profiles = (
-            torch.stack(part)
-            for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
+            torch.stack(part) for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
         )
         least = torch.stack([some.ordinary.min() for some in shots])
         counts = torch.full((n_way,), n_shot)
