@@ -43,6 +43,10 @@ class LostError(Exception):
     """The job was cancelled, or another process holds it."""
 
 
+class _StoppedError(Exception):
+    """The service is being stopped."""
+
+
 class Jobs:
     """The jobs of a service, in its database.
 
@@ -135,18 +139,24 @@ class Jobs:
 
 
 class Job:
-    """A job in the hands of whoever works on it."""
+    """A job in the hands of whoever works on it.
 
-    def __init__(self, jobs: Jobs, row: JobRow) -> None:
-        self._jobs = jobs
+    Args:
+        end: once it is set, the work stops at its next step.
+    """
+
+    def __init__(self, jobs: Jobs, row: JobRow, end: threading.Event | None = None) -> None:
+        self._jobs, self._end = jobs, end
         self.id, self.kind, self.model, self.who = row.id, row.kind, row.model, row.who
         self.payload, self.done, self.total = dict(row.payload), row.done, row.total
         self.result: dict[str, Any] = dict(row.result or {})
 
-    def step(self, done: int, message: str, total: int | None = None) -> None:
+    def step(self, done: int, message: str) -> None:
         """Note that so much is done, for good: after an interruption the work goes on from here."""
-        self.done, self.total = done, self.total if total is None else total
-        self._jobs.note(self.id, done=done, total=self.total, message=message, result=self.result)
+        self.done = done
+        self._jobs.note(self.id, done=done, message=message, result=self.result)
+        if self._end is not None and self._end.is_set():
+            raise _StoppedError
 
     def finish(self, message: str) -> None:
         """Note that the job is done."""
@@ -218,7 +228,7 @@ class Runner:
     def run(self, row: JobRow) -> None:
         """Do one job that was claimed."""
         self._job = row.id
-        job = _Stoppable(self.jobs, row, self._end)
+        job = Job(self.jobs, row, self._end)
         try:
             message = self.kinds[row.kind](self.service, job)
             job.finish(message)
@@ -259,21 +269,6 @@ class Runner:
                 self.jobs.note(job)
             except (SQLAlchemyError, LostError):
                 continue  # the work itself will find out
-
-
-class _StoppedError(Exception):
-    pass
-
-
-class _Stoppable(Job):
-    def __init__(self, jobs: Jobs, row: JobRow, end: threading.Event) -> None:
-        super().__init__(jobs, row)
-        self._end = end
-
-    def step(self, done: int, message: str, total: int | None = None) -> None:
-        super().step(done, message, total)
-        if self._end.is_set():
-            raise _StoppedError
 
 
 def _there(row: JobRow | None, job: str) -> JobRow:

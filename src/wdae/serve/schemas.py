@@ -28,6 +28,19 @@ def _example(value: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [value]})
 
 
+_AT = "2026-01-02T03:04:05+00:00"
+_CLASS = {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
+_MODEL: dict[str, Any] = {
+    "id": "4b1d5c0e8f7a2936",
+    "name": "my animals",
+    "revision": 3,
+    "base_classes": 64,
+    "added": 1,
+    "starting": PICTURE,
+    "created": _AT,
+}
+
+
 class NewModel(Given):
     """A model to be made."""
 
@@ -49,9 +62,7 @@ class ModelChange(Given):
 class Class(Schema):
     """A class: its id stays when its name changes."""
 
-    model_config = _example(
-        {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
-    )
+    model_config = _example(_CLASS)
 
     id: str
     name: str
@@ -73,17 +84,10 @@ class ModelOut(Schema):
 
     model_config = _example(
         {
-            "id": "4b1d5c0e8f7a2936",
-            "name": "my animals",
-            "revision": 3,
-            "base_classes": 64,
-            "added": [
-                {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
-            ],
+            **_MODEL,
+            "added": [_CLASS],
             "novel_share": None,
             "backbone": {"name": "resnet12", "image_size": 84, "dim": 400},
-            "starting": PICTURE,
-            "created": "2026-01-02T03:04:05+00:00",
         }
     )
 
@@ -113,21 +117,7 @@ class ModelItem(Schema):
 class Models(Schema):
     """The models there are."""
 
-    model_config = _example(
-        {
-            "items": [
-                {
-                    "id": "4b1d5c0e8f7a2936",
-                    "name": "my animals",
-                    "revision": 3,
-                    "base_classes": 64,
-                    "added": 1,
-                    "starting": PICTURE,
-                    "created": "2026-01-02T03:04:05+00:00",
-                }
-            ]
-        }
-    )
+    model_config = _example({"items": [_MODEL]})
 
     items: list[ModelItem]
 
@@ -135,15 +125,7 @@ class Models(Schema):
 class Classes(Schema):
     """Some of a model's classes, and how many there are in all."""
 
-    model_config = _example(
-        {
-            "revision": 3,
-            "total": 65,
-            "items": [
-                {"id": "7d0c2f1b9e8a4f66", "name": "okapi", "kind": "added", "examples": 5, "cover": PICTURE}
-            ],
-        }
-    )
+    model_config = _example({"revision": 3, "total": 65, "items": [_CLASS]})
 
     revision: int
     total: int
@@ -236,9 +218,7 @@ class Examples(Schema):
         {
             "revision": 4,
             "total": 1,
-            "items": [
-                {"picture": PICTURE, "width": 640, "height": 480, "created": "2026-01-02T03:04:05+00:00"}
-            ],
+            "items": [{"picture": PICTURE, "width": 640, "height": 480, "created": _AT}],
         }
     )
 
@@ -342,7 +322,7 @@ class History(Schema):
             "items": [
                 {
                     "number": 2,
-                    "at": "2026-01-02T03:04:05+00:00",
+                    "at": _AT,
                     "who": "local",
                     "action": "teach",
                     "sentence": "taught okapi × 5",
@@ -592,7 +572,7 @@ _JOB: dict[str, Any] = {
     "message": "300 of 1200 pictures",
     "result": {"added": 298, "refused_count": 2},
     "who": "local",
-    "created": "2026-01-02T03:04:05+00:00",
+    "created": _AT,
     "updated": "2026-01-02T03:04:15+00:00",
 }
 

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import select
 
-from wdae.classifier.names import check_name, shorten
+from wdae.classifier.names import check_name
 from wdae.classifier.store import load
 from wdae.errors import DataError
 from wdae.serve.database.tables import ModelRow
@@ -21,7 +22,7 @@ from wdae.serve.routes.models import keep_model
 from wdae.serve.routes.predictions import prediction
 from wdae.serve.service import Service
 from wdae.serve.teaching import Shown, Teaching
-from wdae.serve.uploads import Refused
+from wdae.serve.uploads import Refused, shown_name
 from wdae.serve.uploads.archives import Entry, read_zip
 
 _TAUGHT_AT_ONCE = 100
@@ -34,8 +35,8 @@ def import_zip(service: Service, job: Job) -> str:
     """Teach the pictures of a zip: its folders are the classes, or all of it is one class."""
     assert job.model is not None
     class_name = job.payload.get("class")
-    with _fetched(service, job) as pieces:
-        for some in pieces(_TAUGHT_AT_ONCE):
+    with closing(_pieces(service, job, _TAUGHT_AT_ONCE)) as pieces:
+        for some in pieces:
             loaded = service.engine.current(job.model)
             named = [(entry, class_name or entry.folder) for entry in some]
             good = [(entry, name) for entry, name in named if not entry.refused and name]
@@ -43,7 +44,7 @@ def import_zip(service: Service, job: Job) -> str:
                 if entry.refused or not name:
                     _refuse(job, entry.file, entry.refused or "lies in no folder, which would be its class")
             read = service.decoders.read_all(
-                [(shorten(entry.file, 120), entry.data) for entry, _ in good],
+                [(shown_name(entry.file), entry.data) for entry, _ in good],
                 loaded.starting.backbone.preprocessing,
             )
             for one in read:
@@ -57,7 +58,7 @@ def import_zip(service: Service, job: Job) -> str:
             if kept:
                 features = embedded(loaded.starting, [one.pixels for _, _, one in kept])
                 shown = [
-                    Shown(shorten(entry.file, 120), name, one, features[i])
+                    Shown(shown_name(entry.file), name, one, features[i])
                     for i, (entry, name, one) in enumerate(kept)
                 ]
                 outcome = Teaching(service, job.model, job.who).teach(shown, quiet=True)
@@ -65,7 +66,6 @@ def import_zip(service: Service, job: Job) -> str:
                     _refuse(job, file, reason)
                 job.result["added"] = job.result.get("added", 0) + len(outcome.added)
                 job.result["revision"] = outcome.revision
-            job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures")
     service.pictures.delete_incoming(job.id)
     return f"{job.result.get('added', 0)} pictures taught, {job.result.get('refused_count', 0)} refused"
 
@@ -74,18 +74,18 @@ def predict_many(service: Service, job: Job) -> str:
     """Classify the pictures of a zip; the answers are lines of JSON, kept until the job is removed."""
     assert job.model is not None
     question = Question(**job.payload.get("question", {}))
-    with _fetched(service, job) as pieces:
-        for some in pieces(_ASKED_AT_ONCE):
+    with closing(_pieces(service, job, _ASKED_AT_ONCE)) as pieces:
+        for some in pieces:
             loaded = service.engine.current(job.model)
             rule = loaded.starting.backbone.preprocessing
-            asked = [(shorten(entry.file, 120), entry.data) for entry in some if not entry.refused]
+            asked = [(shown_name(entry.file), entry.data) for entry in some if not entry.refused]
             read = iter(service.decoders.read_all(asked, rule, keep=False))
             found = [Refused(e.file, e.refused) if e.refused else next(read) for e in some]
             pixels = [one.pixels for one in found if not isinstance(one, Refused)]
             answered = iter(answers(loaded, embedded(loaded.starting, pixels), question) if pixels else [])
             lines = []
             for entry, one in zip(some, found, strict=True):
-                file = shorten(entry.file, 120)
+                file = shown_name(entry.file)
                 if isinstance(one, Refused):
                     _refuse(job, file, one.reason)
                     lines.append(json.dumps({"file": file, "refused": one.reason}))
@@ -93,7 +93,6 @@ def predict_many(service: Service, job: Job) -> str:
                     answer = prediction(next(answered)).model_dump(mode="json", by_alias=True)
                     lines.append(json.dumps({"file": file, "prediction": answer}))
             service.pictures.put_part(job.id, job.done, "".join(line + "\n" for line in lines).encode())
-            job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures")
     service.pictures.delete_incoming(job.id)
     return f"{job.done} pictures classified, {job.result.get('refused_count', 0)} refused"
 
@@ -104,10 +103,10 @@ def learn(service: Service, job: Job) -> str:
         photos, output = Path(place, "photos"), Path(place, "model")
         job.done = 0  # unpacked anew: the last attempt's folder is gone
         rule = service.starting.named("resnet12").backbone.preprocessing
-        with _fetched(service, job) as pieces:
-            for some in pieces(_TAUGHT_AT_ONCE):
+        with closing(_pieces(service, job, _TAUGHT_AT_ONCE, " read")) as pieces:
+            for some in pieces:
                 good = [entry for entry in some if not entry.refused and entry.folder]
-                read = service.decoders.read_all([(shorten(e.file, 120), e.data) for e in good], rule)
+                read = service.decoders.read_all([(shown_name(e.file), e.data) for e in good], rule)
                 for entry, one in zip(good, read, strict=True):
                     if isinstance(one, Refused):
                         _refuse(job, one.name, one.reason)
@@ -116,7 +115,6 @@ def learn(service: Service, job: Job) -> str:
                     folder.mkdir(parents=True, exist_ok=True)
                     number = len(list(folder.iterdir()))
                     (folder / f"{number:06d}.jpg").write_bytes(one.stored)
-                job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures read")
         command = [sys.executable, "-m", "wdae.cli.main", "learn", str(photos), "-o", str(output)]
         command += ["--backbone", str(job.payload.get("backbone", "embedded")), "--device", "cpu"]
         errors = Path(
@@ -149,49 +147,35 @@ def learn(service: Service, job: Job) -> str:
 KINDS: dict[str, Work] = {"import_zip": import_zip, "predict_many": predict_many, "learn": learn}
 
 
-class _fetched:  # noqa: N801
-    """The zip of a job in a temporary file, in pieces from where the job is."""
-
-    def __init__(self, service: Service, job: Job) -> None:
-        self.service, self.job = service, job
-        self._place = tempfile.TemporaryDirectory(prefix="wdae-job-")
-
-    def __enter__(self) -> _fetched:
-        file = Path(self._place.__enter__(), "incoming.zip")
+def _pieces(service: Service, job: Job, size: int, done: str = "") -> Generator[list[Entry], None, None]:
+    """The files of a job's zip, some at a time, from where the job is; each piece is noted as done."""
+    with tempfile.TemporaryDirectory(prefix="wdae-job-") as place:
+        file, limits = Path(place, "incoming.zip"), service.settings.limits
         try:
-            self.service.pictures.fetch_incoming(self.job.id, file)
+            service.pictures.fetch_incoming(job.id, file)
         except KeyError:
             raise DataError("what was uploaded for this job is gone; send it again") from None
-        limits = self.service.settings.limits
-        self.entries = read_zip(
-            file,
-            files=limits.import_files,
-            file_bytes=limits.picture_bytes,
-            all_bytes=limits.import_bytes,
-            skip=self.job.done,
-        )
-        return self
-
-    def __call__(self, size: int) -> Iterator[list[Entry]]:
-        some: list[Entry] = []
-        for entry in self.entries:
-            some.append(entry)
-            if len(some) == size or sum(len(one.data) for one in some) > _BYTES_AT_ONCE:
+        sizes = {"file_bytes": limits.picture_bytes, "all_bytes": limits.import_bytes}
+        with closing(read_zip(file, files=limits.import_files, **sizes, skip=job.done)) as entries:
+            while some := _next(entries, size):
                 yield some
-                some = []
-        if some:
-            yield some
+                job.step(job.done + len(some), f"{job.done + len(some)} of {job.total} pictures{done}")
 
-    def __exit__(self, *error: object) -> None:
-        self.entries.close()  # type: ignore[attr-defined]
-        self._place.__exit__(None, None, None)
+
+def _next(entries: Iterator[Entry], size: int) -> list[Entry]:
+    some: list[Entry] = []
+    for entry in entries:
+        some.append(entry)
+        if len(some) == size or sum(len(one.data) for one in some) > _BYTES_AT_ONCE:
+            break
+    return some
 
 
 def _refuse(job: Job, file: str, reason: str) -> None:
     job.result["refused_count"] = job.result.get("refused_count", 0) + 1
     named = job.result.setdefault("refused", [])
     if len(named) < _NAMED:
-        named.append({"file": shorten(file, 120), "reason": reason})
+        named.append({"file": shown_name(file), "reason": reason})
 
 
 def _named_model(service: Service, name: str, digest: str) -> str | None:

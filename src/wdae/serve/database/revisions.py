@@ -92,12 +92,7 @@ class RevisionChange:
 
     def names(self) -> dict[str, str]:
         """The classes there are: id to name."""
-        rows = self.session.execute(
-            select(ClassName.class_id, ClassName.name)
-            .where(ClassName.model == self.model, ClassName.until.is_(None))
-            .order_by(ClassName.id)
-        )
-        return {row[0]: row[1] for row in rows}
+        return names_at(self.session, self.model, self.number)
 
     def open_class(self, name: str, base_id: str | None = None) -> str:
         """A new class of this name; ``base_id`` is the id of the base class that it is."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,7 +13,7 @@ from wdae.classifier.cost import cost
 from wdae.classifier.explain import Explanation, explain
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
-from wdae.classifier.self_test import MORE, Expected, coinciding
+from wdae.classifier.self_test import MORE, coinciding
 from wdae.nn.cosine import unit
 from wdae.serve.engine.loaded import Answer, Loaded
 from wdae.serve.schemas import (
@@ -24,6 +22,7 @@ from wdae.serve.schemas import (
     ConfusedWith,
     Cost,
     ExpectedOut,
+    Insight,
     Point,
     Stray,
     TakenOut,
@@ -73,7 +72,7 @@ def _enough(found: Explanation) -> str:
     return f"more would help: {expected}; with {MORE} examples more, about {more:.0%}"
 
 
-def gain(expected: Expected | ExpectedOut | None) -> float:
+def _gain(expected: ExpectedOut | None) -> float:
     """What more examples of a class would bring."""
     return 0.0 if expected is None else expected.more - expected.now
 
@@ -213,11 +212,6 @@ def _tsne(weights: np.ndarray) -> np.ndarray:
     return np.asarray(0.05 + 0.9 * (found - low) / np.maximum(high - low, 1e-9), dtype=np.float64)
 
 
-@lru_cache(maxsize=64)
-def _explained(loaded: Loaded, name: str) -> Explanation:
-    return explain(loaded.model, name)
-
-
 def sentences(answer: Answer) -> tuple[list[str], Explanation]:
     """Why a picture got its answer, in words, with what is known of the likeliest class."""
     found, loaded = answer.prediction, answer.loaded
@@ -231,7 +225,7 @@ def sentences(answer: Answer) -> tuple[list[str], Explanation]:
         picture, cosine = answer.nearest[0]
         name = loaded.classes[loaded.placed[picture]]
         lines.append(f"the nearest taught picture is of {shorten(name)} (cosine {cosine:.2f})")
-    about = _explained(loaded, best)
+    about = loaded.explained(best)
     kind = "a base class" if about.is_base else f"an added class with {about.shots} examples"
     tried = ""
     if about.trial.n:
@@ -258,7 +252,7 @@ def most_useful(loaded: Loaded, features: Tensor, probabilities: Sequence[Sequen
         return []
     rows = [torch.tensor(some, dtype=torch.float64).clamp(min=1e-12) for some in probabilities]
     unsure = torch.stack([-(row * row.log()).sum() / math.log(max(2, len(row))) for row in rows])
-    vectors = loaded.compared(features)
+    vectors = loaded.model.base.in_space(features)
     alike = (vectors @ vectors.T).double()
     known = torch.zeros(len(features), dtype=torch.float64)
     order: list[int] = []
@@ -273,22 +267,17 @@ def most_useful(loaded: Loaded, features: Tensor, probabilities: Sequence[Sequen
     return order
 
 
-@dataclass(frozen=True)
-class Insights:
-    """Insights into some classes, and which class needs pictures most."""
-
-    items: list[ClassInsight]
-    most_needed: str | None
-
-
-def insights(loaded: Loaded, class_ids: Sequence[str]) -> Insights:
-    """Into some classes; what was found at a revision is kept with it."""
+def insight_of(loaded: Loaded, offset: int, limit: int) -> Insight:
+    """Into some of the added classes; what was found at a revision is kept with it."""
+    base = set(loaded.base_ids.values())
+    added = [class_id for class_id in loaded.classes if class_id not in base]
     items = []
-    for class_id in class_ids:
+    for class_id in added[offset : offset + limit]:
         if class_id not in loaded.insights:
             loaded.insights[class_id] = class_insight(loaded, class_id)
         items.append(loaded.insights[class_id])
     empty = [one for one in items if not one.examples]
-    useful = [one for one in items if gain(one.expected) >= _ENOUGH]
-    most = max(useful, key=lambda one: gain(one.expected)) if useful else None
-    return Insights(items, empty[0].class_ if empty else most.class_ if most else None)
+    useful = [one for one in items if _gain(one.expected) >= _ENOUGH]
+    most = max(useful, key=lambda one: _gain(one.expected)) if useful else None
+    needed = empty[0].class_ if empty else most.class_ if most else None
+    return Insight(revision=loaded.revision, total=len(added), most_needed=needed, classes=items)

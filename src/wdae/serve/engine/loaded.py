@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wdae.classifier.explain import Explanation, explain
 from wdae.classifier.light.answers import Answers
 from wdae.classifier.model import Model
 from wdae.classifier.names import chosen
 from wdae.classifier.predictions import Prediction, TorchAnswers, answers_of
 from wdae.data.decode import Pixels
-from wdae.nn.cosine import unit
 from wdae.serve.engine.starting import Starting
 from wdae.serve.observe import PREDICTIONS
 from wdae.serve.schemas import ClassInsight
@@ -41,6 +41,7 @@ class Loaded:
     placed: dict[str, str]
     features: Tensor
     insights: dict[str, ClassInsight] = field(default_factory=dict)
+    explanations: dict[str, Explanation] = field(default_factory=dict)
 
     @cached_property
     def base_ids(self) -> dict[str, str]:
@@ -73,12 +74,13 @@ class Loaded:
     @cached_property
     def vectors(self) -> Tensor:
         """The examples in the space that the model compares in, unit rows ``[n, D]``."""
-        return self.compared(self.features)
+        return self.model.base.in_space(self.features)
 
-    def compared(self, features: Tensor) -> Tensor:
-        """Features in the space that the model compares in, unit rows."""
-        space = self.model.base.space
-        return unit(features) if space is None else space.features(features)
+    def explained(self, name: str) -> Explanation:
+        """What is known of a class; kept as long as the revision is."""
+        if name not in self.explanations:
+            self.explanations[name] = explain(self.model, name)
+        return self.explanations[name]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def answers(loaded: Loaded, features: Tensor, question: Question) -> list[Answer
     PREDICTIONS.inc(len(found))
     near: list[tuple[tuple[str, float], ...]] = [()] * len(found)
     if question.nearest and len(loaded.placed):
-        cosines = loaded.compared(features) @ loaded.vectors.T
+        cosines = loaded.model.base.in_space(features) @ loaded.vectors.T
         best = cosines.topk(min(question.nearest, cosines.shape[1]), dim=1)
         pictures = list(loaded.placed)
         near = [

@@ -27,7 +27,7 @@ from wdae.serve.service import (
     Teacher,
 )
 from wdae.serve.teaching import Shown, Teaching
-from wdae.serve.uploads import Refused
+from wdae.serve.uploads import Refused, shown_name
 
 router = APIRouter(prefix="/models/{m}", tags=["examples"])
 JPEG: dict[int | str, dict[str, Any]] = {
@@ -76,7 +76,7 @@ async def teach(
 
 async def read_shown(service: Service, loaded: Loaded, file: UploadFile, name: str) -> Shown | Refused:
     """A file as a picture with its feature, or why not."""
-    shown = shorten(file.filename or "picture", 120)
+    shown = shown_name(file.filename)
     data = await file.read()
     rule = loaded.starting.backbone.preprocessing
     try:

@@ -9,13 +9,14 @@ import torch
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, File, Query, Request, UploadFile
 
-from wdae.classifier.names import UNKNOWN, shorten
+from wdae.classifier.names import UNKNOWN
 from wdae.errors import WdaeError
 from wdae.serve.engine import Answer, Question
-from wdae.serve.engine.insight import cost_of, insights, map_of, most_useful, sentences
+from wdae.serve.engine.insight import cost_of, insight_of, map_of, most_useful, sentences
 from wdae.serve.routes.predictions import ONE_PICTURE, Asked, ask, one_picture, prediction, ready
 from wdae.serve.schemas import Cost, ExplanationOut, Insight, Map, Next, NextItem, RefusedFile
 from wdae.serve.service import CurrentService, ModelId, Offset, Reader
+from wdae.serve.uploads import shown_name
 
 router = APIRouter(prefix="/models/{m}", tags=["insight"])
 
@@ -29,13 +30,7 @@ def insight(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Insight:
     """For each added class: what it is confused with, whether more pictures would help, what looks odd."""
-    loaded = service.engine.current(m)
-    base = set(loaded.base_ids.values())
-    added = [class_id for class_id in loaded.classes if class_id not in base]
-    found = insights(loaded, added[offset : offset + limit])
-    return Insight(
-        revision=loaded.revision, total=len(added), most_needed=found.most_needed, classes=found.items
-    )
+    return insight_of(service.engine.current(m), offset, limit)
 
 
 @router.get("/map")
@@ -74,7 +69,7 @@ async def what_next(
     question = Question(top=20, nearest=0)
 
     async def one(file: UploadFile) -> Answer | RefusedFile:
-        name = shorten(file.filename or "picture", 120)
+        name = shown_name(file.filename)
         try:
             return await ask(service, loaded, name, await file.read(), question)
         except WdaeError as error:
@@ -94,7 +89,7 @@ async def what_next(
         items.append(
             NextItem(
                 index=index,
-                file=shorten(files[index].filename or "picture", 120),
+                file=shown_name(files[index].filename),
                 prediction=UNKNOWN if predicted.unknown else predicted.classes[0],
                 probability=predicted.probabilities[0],
                 unknown=predicted.unknown,

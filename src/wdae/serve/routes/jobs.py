@@ -155,4 +155,4 @@ def end_job(service: CurrentService, me: Teacher, j: JobId) -> None:
 
 
 def _out(row: JobRow) -> JobOut:
-    return JobOut(**{name: getattr(row, name) for name in JobOut.model_fields})
+    return JobOut.model_validate(row, from_attributes=True)

@@ -134,11 +134,4 @@ async def log_out(service: CurrentService, request: Request, response: Response)
 
 
 def _out(row: KeyRow) -> KeyOut:
-    return KeyOut(
-        id=row.id,
-        name=row.name,
-        role=row.role,
-        created=row.created,
-        last_used=row.last_used,
-        revoked=row.revoked,
-    )
+    return KeyOut.model_validate(row, from_attributes=True)

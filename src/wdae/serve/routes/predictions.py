@@ -17,12 +17,13 @@ from fastapi.responses import StreamingResponse
 from starlette.datastructures import UploadFile as Upload
 from starlette.types import Receive, Scope, Send
 
-from wdae.classifier.names import UNKNOWN, shorten
+from wdae.classifier.names import UNKNOWN
 from wdae.errors import WdaeError
 from wdae.serve.engine import Answer, Loaded, Question
 from wdae.serve.problems import ProblemError
 from wdae.serve.schemas import FilePrediction, Near, PredictionOut, Predictions, Probability
 from wdae.serve.service import CurrentService, ModelId, Reader, Service
+from wdae.serve.uploads import shown_name
 
 router = APIRouter(prefix="/models/{m}/predictions", tags=["predictions"])
 
@@ -89,7 +90,7 @@ async def one_picture(request: Request) -> tuple[str, bytes]:
             found = form.get("file")
             if not isinstance(found, Upload):
                 raise ProblemError("the form has no field 'file' with a picture")
-            return shorten(found.filename or "picture", 120), await found.read()
+            return shown_name(found.filename), await found.read()
     if kind.startswith("image/") or kind == "application/octet-stream":
         return "picture", await request.body()
     raise ProblemError(
@@ -162,7 +163,7 @@ async def predict_batch(
 ) -> Predictions:
     """What is on several pictures; one that cannot be read is refused by itself."""
     loaded = await ready(service, m)
-    named = [_Named(shorten(file.filename or "picture", 120), await file.read()) for file in files]
+    named = [_Named(shown_name(file.filename), await file.read()) for file in files]
     items = await asyncio.gather(*(_one_of(service, loaded, one, question) for one in named))
     return Predictions(items=items)
 
@@ -225,7 +226,7 @@ async def predict_stream(
 async def _of_line(service: Service, loaded: Loaded, line: bytes, question: Question) -> FilePrediction:
     try:
         value = json.loads(line)
-        name = shorten(str(value.get("file", "picture")), 120)
+        name = shown_name(str(value.get("file", "picture")))
         data = _from_base64(line)
     except (ValueError, AttributeError, RecursionError, ProblemError) as error:
         said = str(error) if isinstance(error, ProblemError) else "this line is no JSON object"

@@ -1,5 +1,5 @@
 """From the bytes that a stranger sent to pixels that can be trusted."""
 
-from wdae.serve.uploads.decoders import DecodedPicture, Decoders, Refused
+from wdae.serve.uploads.decoders import DecodedPicture, Decoders, Refused, shown_name
 
-__all__ = ["DecodedPicture", "Decoders", "Refused"]
+__all__ = ["DecodedPicture", "Decoders", "Refused", "shown_name"]

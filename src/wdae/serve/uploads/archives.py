@@ -11,7 +11,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,9 @@ class Entry:
     refused: str = ""
 
 
-def read_zip(path: Path, *, files: int, file_bytes: int, all_bytes: int, skip: int = 0) -> Iterator[Entry]:
+def read_zip(
+    path: Path, *, files: int, file_bytes: int, all_bytes: int, skip: int = 0
+) -> Generator[Entry, None, None]:
     """The files of a zip in their order, one at a time; a bad one is refused by itself.
 
     Args:

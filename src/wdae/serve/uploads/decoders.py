@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wdae.classifier.names import shorten
 from wdae.errors import DataError
 from wdae.printing import printable, size_text
 from wdae.runtime.process import available_cores
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from wdae.data.decode import Pixels
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")  # no secrets
+
+
+def shown_name(file: str | None) -> str:
+    """A file's name as answers have it: printable, and cut where it is long."""
+    return shorten(file or "picture", 120)
 
 
 class Refused(DataError):  # noqa: N818
