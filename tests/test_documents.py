@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from headline_results import order_section, over_seeds
 from result_records import JOINED
 
 from wdae import synthetic_bank
@@ -82,22 +83,20 @@ def test_commits_of_records_are_in_the_history() -> None:
     assert named.keys() >= JOINED.keys()
 
 
-def test_other_seeds_of_a_record_stand_beside_it(make_results: ModuleType, tmp_path: Path) -> None:
+def test_other_seeds_of_a_record_stand_beside_it() -> None:
     record = json.loads((ROOT / "results" / "resnet12-embedded.json").read_text())
-    assert make_results.over_seeds(record | {"name": "has no other seed"}) == []
-    other = json.loads(json.dumps(record)) | {"seed": 1}
+    other = json.loads(json.dumps(record)) | {"seed": 1, "name": "seeds/resnet12-embedded-seed-1"}
+    assert over_seeds(record, []) == []
+    assert over_seeds(record | {"name": "has no other seed"}, [other]) == []
     for table in other["tables"]:
         table["rows"] = [line for line in table["rows"] if line["row"] != "lwof"]
         for line in table["rows"]:
             line["metrics"]["novel"]["mean"] += 0.02
-    (tmp_path / "seeds").mkdir()
-    (tmp_path / "seeds/resnet12-embedded-seed-1.json").write_text(json.dumps(other))
-    make_results.RESULTS = tmp_path
-    page = "\n".join(make_results.over_seeds(record))
+    page = "\n".join(over_seeds(record, [other]))
     assert "± 1.41 |" in page and "2 seeds of stage 2 (0, 1)" in page
     assert "| wDAE-GNN, ε of the paper |" in page and "| LwoF |" not in page
-    alone, beside = ("\n".join(make_results.order_section([record], seeds)) for seeds in ([], [other]))
-    assert "Another seed" in beside and "Another seed" not in alone
+    alone, beside = ("\n".join(order_section([record], seeds)) for seeds in ([], [other]))
+    assert "over 2 seeds of stage 2" in beside and "seeds" not in alone
 
 
 def test_every_benchmark_shows_its_figures(make_results: ModuleType) -> None:
@@ -203,13 +202,16 @@ def test_rows_that_stand_as_they_started_are_marked_wherever_they_stand() -> Non
     """In the page, as generated, and in the table that wdae compare prints and writes."""
     record = json.loads((ROOT / "results" / "earlier" / "compare-embedded.json").read_text())
     page = (ROOT / "docs" / "earlier.md").read_text()
-    kept = {(row["method"], row["n_shot"]): bool(row["info"].get("start_kept")) for row in record["rows"]}
-    assert any(kept.values()) and not all(kept.values())
+    started: dict[str, list[int]] = {}
+    for row in record["rows"]:
+        started.setdefault(row["method"], []).extend([row["n_shot"]] * bool(row["info"].get("start_kept")))
+    assert any(started.values()) and not all(started.values())
     section = page.split("## compare-embedded")[1].split("\n## ")[0]
-    for (method, n_shot), as_started in kept.items():
-        name = f"| {method} †" if as_started else f"| {method}"
-        rows = [line for line in section.splitlines() if line.startswith((f"{name} |", f"{name} ("))]
-        assert any(f"| {n_shot} |" in line for line in rows), (method, n_shot)
+    marks = {(): "", (1,): " † (1-shot)", (5,): " † (5-shot)", (1, 5): " †"}
+    for method, shots in started.items():
+        name = f"| {method}{marks[tuple(shots)]}"
+        rows = [line for line in section.splitlines() if line.startswith((f"{name} |", f"{name} (trans"))]
+        assert rows, (method, shots)
     assert "† stands as it started" in section
     facts = {"protocol": "few-way", "n_way": 5, "n_shot": 1, "seed": 0}
     results = [

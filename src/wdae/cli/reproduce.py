@@ -36,7 +36,7 @@ def reproduce(
     """
     from wdae.evaluation.text_table import show
     from wdae.reproduce.benchmarks import BENCHMARKS
-    from wdae.reproduce.render import not_run, pairs, text_table
+    from wdae.reproduce.render import heading_of, not_run, text_tables
     from wdae.reproduce.run import PAGE, open_run
     from wdae.reproduce.run import reproduce as run_all
 
@@ -57,9 +57,8 @@ def reproduce(
         print((run.path / "results.json").read_text(encoding="utf-8"), end="")
         return
     for table in record["tables"]:
-        show(text_table(table))
-        for line in pairs(table):
-            say(line)
+        say(heading_of(table))
+        show(*text_tables(table))
     for line in not_run(record):
         say(line)
     if "plots_missing" in record:

@@ -199,6 +199,7 @@ def _keep_if_better(
     )
     kept, gain = better_of(trained, start, measure)
     if kept is start:
+        start.start_kept = True
         save_method(path, start, training.method or "")
     return {"start_kept": kept is start, "validation_gain": gain.mean, "validation_gain_ci95": gain.ci95}
 

@@ -138,6 +138,7 @@ class LearnedMethod(Method, nn.Module):
         self.dim, self.n_base = setting.dim, setting.n_base
         self.scale = nn.Parameter(torch.tensor(float(setting.scale)))
         self.options: Mapping[str, Any] = {}  # as given to the registry; saved with it
+        self.start_kept = False  # whether training gained nothing, so that it is as it started; saved, too
 
     @abstractmethod
     def learn(self, support: Support, base: BaseClasses, joint: bool, generator: Random = None) -> Scorer:
@@ -192,6 +193,10 @@ class LearnedMethod(Method, nn.Module):
             raise ModelError(
                 f"{self.name} was made for {n_way} novel classes, got {n_novel}; give n_way={n_novel}"
             )
+
+    def describe(self) -> dict[str, Any]:
+        """That it stands as it started, where it does: tables mark it †."""
+        return super().describe() | ({"start_kept": True} if self.start_kept else {})
 
     def n_parameters(self) -> int:
         """How many numbers are learned."""

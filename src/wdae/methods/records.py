@@ -104,6 +104,7 @@ class LearnedState(Record):
     n_base: Annotated[int, Field(ge=0, le=MAX_CLASSES)]
     options: Info
     balance: CalibrationRecord | None = None
+    start_kept: bool = False
 
 
 def interpolate(curve: tuple[float, ...], share: float) -> float:

@@ -63,6 +63,7 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
             "dim": method.dim,
             "n_base": method.n_base,
             "options": dict(method.options),
+            **({"start_kept": True} if method.start_kept else {}),
         }
         if isinstance(method, WeightGenerator) and method.balance is not None:
             state["balance"] = method.balance.as_json()
@@ -137,6 +138,7 @@ def _built(
     if not isinstance(made, LearnedMethod):
         raise ValueError(f"{state.method} is not learned")
     made.load_state_dict(tensors)
+    made.start_kept = state.start_kept
     if state.balance is not None:
         if not isinstance(made, WeightGenerator):
             raise ValueError(f"{state.method} has no balance")

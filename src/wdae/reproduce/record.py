@@ -115,6 +115,7 @@ def _line(
         "step": None if not steps else step_for(result.n_shot, {int(k): v for k, v in steps.items()}),
         "step_origin": record.get("step_origin"),
         "balanced": record.get("balanced", False),
+        **({"start_kept": True} if result.info.get("start_kept") else {}),
         "parameters": record.get("parameters"),
         "training_seconds": record.get("training_seconds"),
         "measuring_seconds": record.get("measuring_seconds"),

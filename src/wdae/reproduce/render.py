@@ -25,9 +25,9 @@ def markdown(record: Mapping[str, Any], heading: int = 1) -> str:
     mark = "#" * heading
     out = [f"{mark} {record['title']}", "", *introduction(record), ""]
     for table in record["tables"]:
-        view = text_table(table)
-        out += [f"{mark}# {view.title}", "", *table_notes(table, record), ""]
-        out += [replace(view, title="").markdown(), "", *pairs(table)]
+        out += [f"{mark}# {heading_of(table)}", "", *table_notes(table, record), ""]
+        for view in text_tables(table):
+            out += [f"**{view.title}**", "", replace(view, title="").markdown(), ""]
     out += not_run(record)
     return "\n".join(out).rstrip() + "\n"
 
@@ -46,11 +46,17 @@ def introduction(record: Mapping[str, Any]) -> list[str]:
         "",
         f"{where}, torch {environment.get('torch')}, {commit(environment)}; "
         f"{record['seconds'] / 60:.1f} minutes in all. "
-        f"{episodes}, the same for all rows on the same features; accuracies in % with 95 % intervals. "
-        "Difference: ours minus the paper's. Gain: over the initial estimate, or over the row that a table "
-        "names, on the same features, paired episode by episode, * where its interval excludes zero. "
-        "ε is chosen on validation classes where "
-        "no mark says otherwise. Times are seconds: of training, and of all measuring of the row.",
+        f"{episodes}, the same for all rows on the same features.",
+        "",
+        "- Accuracies are in %, with 95 % intervals over episodes.",
+        "- *Gain*: over the initial estimate, or over the row that a table names, in points, paired episode "
+        "by episode; * where its interval excludes zero.",
+        "- *Paper*: its figure, and in brackets its gain over its own initial estimate. Its features are "
+        "others, so compare gains.",
+        "- *Base*: base queries among the base classes. *Area*: under the curve of base against novel "
+        "accuracy among all classes, as a constant is added to novel scores. So the offset of a balance does "
+        "not count for it; its slope does.",
+        "- ε is chosen on validation classes where no mark says otherwise.",
     ]
     changes = [*record["changes"]["stage1"], *record["changes"]["stage2"]]
     if changes:
@@ -66,6 +72,11 @@ def commit(environment: Mapping[str, Any]) -> str:
     if name is None:
         return "commit not kept"
     return f"commit {name[:12]}" + (" with changes" if name.endswith("+") else "")
+
+
+def heading_of(table: Mapping[str, Any]) -> str:
+    """``Table 2: ...``."""
+    return f"{table_name(table['number'])}: {table['title']}"
 
 
 def table_name(number: int | None) -> str:
@@ -103,9 +114,13 @@ def _balance_notes(table: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     """Which rows are balanced, over which row gains are, and what base pictures were fitted on."""
     text = ""
     balanced = {line["label"]: line["balanced"] for line in table["rows"]}
-    which = "all rows" if all(balanced.values()) else ", ".join(name for name, has in balanced.items() if has)
+    has, lack = ([name for name, one in balanced.items() if one is is_so] for is_so in (True, False))
+    which = "all rows" if not lack else "all rows but " + ", ".join(lack)
+    which = which if len(lack) < len(has) else ", ".join(has)
     if which:
-        text += f" Novel scores are balanced against base scores, as found on other classes: {which}."
+        text += f" Balanced, by a slope and an offset of novel scores found on other classes: {which}."
+    if has and lack:
+        text += " *All* and *area* of a balanced row are not to be compared with those of another."
     first = next((line for line in table["rows"] if line["row"] == table.get("reference")), None)
     if first is not None and first["row"] != REFERENCE:
         text += f" Gains are over the row {first['label']}."
@@ -135,44 +150,100 @@ def _views(mirrored: bool, sizes: Sequence[int], crops: int) -> str:
     return text
 
 
-def text_table(table: Mapping[str, Any]) -> TextTable:
-    """A table in percent and points."""
-    head, metrics = ["row", "shots"], table["metrics"]
-    with_paper = {m for m in metrics if any(m in line["paper"] for line in table["rows"])}
-    for metric in metrics:
-        name = title(metric)
-        head += [name, "paper", "difference"] if metric in with_paper else [name]
-        head.append("change" if metric.startswith("base") else "gain")
-    head += ["ε", "training, s", "measuring, s"]
-    rows = [_cells(line, metrics, with_paper) for line in table["rows"]]
-    return TextTable(head, rows, f"{table_name(table['number'])}: {table['title']}", sections="shots")
+def text_tables(table: Mapping[str, Any]) -> list[TextTable]:
+    """For each metric accuracies, gains and the paper's figures; then rows over each other, ε and times."""
+    known = table["metrics"]
+    metrics = [m for m in known if "all" in known or not _is_ours(m)] or known
+    views = [_metric_table(table, metric) for metric in metrics]
+    return [*views, *_pairs_table(table), _costs_table(table)]
 
 
-def _cells(line: Mapping[str, Any], metrics: Sequence[str], with_paper: set[str]) -> list[str]:
-    row = [line["label"], str(line["n_shot"])]
-    for metric in metrics:
-        value, gain = line["metrics"].get(metric), line["gains"].get(metric)
-        row.append("" if value is None else Estimate.from_dict(value).percent())
-        if metric in with_paper:
-            paper = line["paper"].get(metric)
-            difference = line["difference"].get(metric)
-            row.append("" if paper is None else f"{100 * paper['mean']:.2f}")
-            row.append("" if difference is None else f"{100 * difference:+.2f}")
-        row.append("" if gain is None else Estimate.from_dict(gain).starred())
-    row.append("" if line["step"] is None else f"{line['step']:.2g}{_GIVEN.get(line['step_origin'], '‡')}")
-    return [*row, f"{line['training_seconds'] or 0:.0f}", f"{line['measuring_seconds'] or 0:.0f}"]
+def _is_ours(metric: str) -> bool:
+    """Whether the paper's tables have no such column."""
+    return metric.startswith("base") or metric == "area"
 
 
-def pairs(table: Mapping[str, Any]) -> list[str]:
-    """Paired gains of rows over each other, a line a pair."""
-    lines: dict[str, list[str]] = {}
+def _metric_table(table: Mapping[str, Any], metric: str) -> TextTable:
+    shots, rows = _rows(table)
+    change = "change" if metric.startswith("base") else "gain"
+    start, with_paper = rows.get(REFERENCE, {}), any(metric in line["paper"] for line in table["rows"])
+    head = ["row"]
+    for n_shot in shots:
+        head += [f"{n_shot}-shot", change, *(["paper"] if with_paper else [])]
+    cells = []
+    for lines in rows.values():
+        row = [_label(lines)]
+        for n_shot in shots:
+            line = lines.get(n_shot)
+            value, gain = (None if line is None else line[key].get(metric) for key in ("metrics", "gains"))
+            row.append("" if value is None else Estimate.from_dict(value).percent())
+            row.append("" if gain is None else Estimate.from_dict(gain).starred())
+            if with_paper:
+                row.append("" if line is None else _papers(line, start.get(n_shot), metric))
+        cells.append(row)
+    notes = "† stands as it started: training gained nothing on validation classes."
+    caption = notes if any(line.get("start_kept") for line in table["rows"]) else ""
+    return TextTable(head, cells, title(metric).capitalize(), caption)
+
+
+def _papers(line: Mapping[str, Any], start: Mapping[str, Any] | None, metric: str) -> str:
+    """The paper's figure, and its gain over its own initial estimate where it has both."""
+    paper = line["paper"].get(metric)
+    if paper is None:
+        return ""
+    text = f"{100 * paper['mean']:.2f}"
+    own = None if start is None or start is line else start["paper"].get(metric)
+    return text if own is None else f"{text} ({100 * (paper['mean'] - own['mean']):+.2f})"
+
+
+def _rows(table: Mapping[str, Any]) -> tuple[list[int], dict[str, dict[int, Mapping[str, Any]]]]:
+    """The numbers of shots, and for each row its lines by them."""
+    rows: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for line in table["rows"]:
+        rows.setdefault(line["row"], {})[line["n_shot"]] = line
+    return sorted({line["n_shot"] for line in table["rows"]}), rows
+
+
+def _label(lines: Mapping[int, Mapping[str, Any]]) -> str:
+    """What a row is called; † and at which shots where it stands as it started."""
+    label = str(next(iter(lines.values()))["label"])
+    started = [n_shot for n_shot, line in sorted(lines.items()) if line.get("start_kept")]
+    if not started:
+        return label
+    return f"{label} †" if len(started) == len(lines) else f"{label} † ({', '.join(map(str, started))}-shot)"
+
+
+def _pairs_table(table: Mapping[str, Any]) -> list[TextTable]:
+    """Paired gains of rows over each other."""
+    found: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
     for entry in table["pairs"]:
-        figures = lines.setdefault(f"{entry['label']} over {entry['over']}", [])
+        own = found.setdefault((entry["label"], entry["over"]), {})
         for metric, gain in entry["gains"].items():
-            figures.append(f"{entry['n_shot']}-shot {title(metric)} {Estimate.from_dict(gain).starred()}")
-    return [
-        line for pair, figures in lines.items() for line in (f"{pair}, paired: {', '.join(figures)}.", "")
-    ]
+            own[metric, entry["n_shot"]] = Estimate.from_dict(gain).starred()
+    if not found:
+        return []
+    columns = sorted({key for own in found.values() for key in own}, key=lambda key: (key[0] != "novel", key))
+    head = ["row", "over", *(f"{title(metric)}, {n_shot}-shot" for metric, n_shot in columns)]
+    rows = [[*pair, *(own.get(key, "") for key in columns)] for pair, own in found.items()]
+    return [TextTable(head, rows, "Rows over each other, paired", left=("row", "over"))]
+
+
+def _costs_table(table: Mapping[str, Any]) -> TextTable:
+    shots, rows = _rows(table)
+    head = ["row", *(f"ε, {n_shot}-shot" for n_shot in shots), "training, s", "measuring, s"]
+    cells = []
+    for lines in rows.values():
+        first = next(iter(lines.values()))
+        steps = [_step(lines[n_shot]) if n_shot in lines else "" for n_shot in shots]
+        seconds = [f"{first[f'{what}_seconds'] or 0:.0f}" for what in ("training", "measuring")]
+        cells.append([first["label"], *steps, *seconds])
+    return TextTable(
+        head, cells, "ε, and seconds of training (0: nothing, or another row's network) and of all measuring"
+    )
+
+
+def _step(line: Mapping[str, Any]) -> str:
+    return "" if line["step"] is None else f"{line['step']:.2g}{_GIVEN.get(line['step_origin'], '‡')}"
 
 
 def not_run(record: Mapping[str, Any]) -> list[str]:

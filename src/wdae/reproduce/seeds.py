@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wdae.errors import RecipeError
+from wdae.evaluation.table import title
 from wdae.evaluation.text_table import TextTable
 from wdae.reproduce.benchmarks import Benchmark
 from wdae.reproduce.config import ReproduceRecipe
@@ -73,22 +74,25 @@ def spread(records: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def seeds_table(rows: list[dict[str, Any]], seeds: list[int]) -> TextTable:
-    """The table for people, in percent."""
+    """The table for people, in percent: a line for each row; table and features where they differ."""
     found = [key.removesuffix("_spread") for row in rows for key in row if key.endswith("_spread")]
-    metrics = list(dict.fromkeys(found))
-    cells = [
-        [
-            "ours" if row["table"] is None else str(row["table"]),
-            row["role"],
-            row["label"],
-            str(row["n_shot"]),
-            *(f"{100 * row[m]:.2f} ± {100 * row[f'{m}_spread']:.2f}" if m in row else "" for m in metrics),
-        ]
-        for row in rows
-    ]
+    columns = [(m, k) for m in dict.fromkeys(found) for k in sorted({row["n_shot"] for row in rows})]
+    lines: dict[tuple[str, str, str, str], dict[tuple[str, int], str]] = {}
+    for row in rows:
+        number = "ours" if row["table"] is None else str(row["table"])
+        cells = lines.setdefault((number, row["title"], row["role"], row["label"]), {})
+        for m in dict.fromkeys(found):
+            if m in row:
+                cells[m, row["n_shot"]] = f"{100 * row[m]:.2f} ± {100 * row[f'{m}_spread']:.2f}"
     caption = (
         f"Accuracy in %, mean ± standard deviation over {len(seeds)} seeds of stage 2 "
         f"({', '.join(map(str, seeds))}), all on the same features and test episodes."
     )
-    head = ["table", "features", "row", "shots", *metrics]
-    return TextTable(head, cells, caption=caption, left=head[:3])
+    named = {"table": 0, "features": 2, "row": 3}
+    named = {name: at for name, at in named.items() if name == "row" or len({key[at] for key in lines}) > 1}
+    body = [
+        [*(key[at] for at in named.values()), *(cells.get(column, "") for column in columns)]
+        for key, cells in lines.items()
+    ]
+    head = [*named, *(f"{title(m)}, {k}-shot" for m, k in columns)]
+    return TextTable(head, body, caption=caption, left=[*named])

@@ -202,6 +202,8 @@ def fit(
                 raise KeyboardInterrupt
     if config.keep == "best":
         learner.load_state_dict(best)
+        if isinstance(learner, LearnedMethod):
+            learner.start_kept = progress.best_step == 0
     return learner.eval()
 
 

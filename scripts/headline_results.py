@@ -1,0 +1,265 @@
+"""The main rows of reproductions on MiniImageNet, beside the paper's: the table, and what it says in words.
+
+``make_results.py write`` puts the table into the README, and all of this at the head of ``docs/results.md``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from result_records import BASELINE
+
+from wdae.evaluation.paper import REPORTED
+from wdae.evaluation.results import Estimate
+from wdae.printing import markdown_table
+from wdae.reproduce.benchmarks import MINI_IMAGENET
+from wdae.reproduce.seeds import seeds_table, spread
+
+Json = dict[str, Any]
+Lines = dict[tuple[str, int], Json]
+LABELS = {row.name: row.label for row in MINI_IMAGENET.rows}
+PAPER_ROWS = (BASELINE, "lwof", "wdae-mlp", "wdae-gnn")
+HEADLINE = "resnet12-embedded"
+"""The record whose rows stand in the README."""
+RAW = (BASELINE, "lwof", "wdae-mlp-paper", "wdae-gnn-paper")
+BALANCED = ("initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn", "wdae-gnn-plus")
+STEPS = (("lwof", BASELINE), ("wdae-mlp", BASELINE), ("wdae-gnn", BASELINE))
+STEPS += (("wdae-gnn", "lwof"), ("wdae-gnn", "wdae-mlp"))
+SHORT = {BASELINE: "initial", "lwof": "LwoF", "wdae-mlp": "MLP", "wdae-gnn": "GNN"}
+FORMS: tuple[tuple[str, str, int, dict[str, str]], ...] = (
+    ("novel", "raw", 2, {}),
+    ("all", "raw", 3, {"wdae-mlp": "wdae-mlp-paper", "wdae-gnn": "wdae-gnn-paper"}),
+    ("all", "balanced", 3, {BASELINE: "initial-estimate-balanced", "lwof": "lwof-balanced"}),
+)
+"""Accuracy, how novel scores stand to base scores, the paper's table, and the rows that are meant there."""
+GLANCE_WORDS = """\
+- *Novel*: 5-way on the 20 novel classes; the paper's table 2.
+- *All*: 75 queries of the novel classes and 75 of the base classes an episode, each among all 69 classes; the
+  paper's table 3.
+- *Base*: how the accuracy of the base queries among the 64 base classes changes when novel classes are added.
+- *ε of the paper*: exactly its setting, ε = 1.0 at one shot and 0.5 at five, with raw scores.
+- *Balanced*: novel scores times a slope plus an offset, which is ours. Both were found on validation classes
+  and one half of the held-out base pictures; the other half are the base queries. *All* depends on them, and
+  *area* on the slope: compare balanced rows with balanced ones, and raw ones with raw ones.
+- Rows of the paper are on its features, rows of ours on ours: compare gains over the initial estimate.
+"""
+
+
+def at_a_glance(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
+    """The main rows, what they say, whether the paper's order holds, and other seeds."""
+    out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
+    for record in records:
+        out += [*findings(record), ""]
+    out += order_section(records, seeds)
+    for record in records:
+        out += over_seeds(record, seeds)
+    return out
+
+
+def headline_table(records: Sequence[Json]) -> list[str]:
+    """The paper's main rows, then ours, as they come and balanced."""
+    head = ["whose", "row", "1-shot novel", "5-shot novel", "1-shot all", "5-shot all", "base, at 1 shot"]
+    rows = [["paper", LABELS[name], *_paper_cells(name), ""] for name in PAPER_ROWS]
+    for record in records:
+        whose = "ours" if len(records) == 1 else record["title"]
+        tables = {role: _lines(record, role) for role in ("whole", "held-out")}
+        first = tables["whole"] or tables["held-out"]
+        for name in (*RAW, *BALANCED):
+            cells = [_percent(first.get((name, k)), "novel") for k in (1, 5)]
+            cells += [_percent(tables["held-out"].get((name, k)), "all") for k in (1, 5)]
+            gain = tables["held-out"].get((name, 1), {}).get("gains", {}).get("base")
+            cells.append("" if gain is None else Estimate.from_dict(gain).percent(signed=True))
+            if any(cells):
+                rows.append([whose, _label(name), *cells])
+    return markdown_table(head, rows, left=head[:2])
+
+
+def _paper_cells(name: str) -> list[str]:
+    tables = REPORTED["mini-imagenet"]
+    found = [tables[n].get(name, {}).get(metric, {}) for n, metric in ((2, "novel"), (3, "all"))]
+    figures = [figure.get(n_shot) for figure in found for n_shot in (1, 5)]
+    return ["" if figure is None else f"{figure[0]:.2f} ± {figure[1]:.2f}" for figure in figures]
+
+
+def _label(name: str) -> str:
+    label = LABELS[name]
+    return label if name in RAW or "balanced" in label else f"{label}, balanced"
+
+
+def _lines(record: Mapping[str, Any], role: str) -> Lines:
+    """The lines of tables on features of a role, by row and shots; the table of most metrics wins."""
+    found: Lines = {}
+    for table in sorted(record["tables"], key=lambda table: len(table["metrics"])):
+        if table["role"] == role:
+            found |= {(line["row"], line["n_shot"]): line for line in table["rows"]}
+    return found
+
+
+def _percent(line: Json | None, metric: str) -> str:
+    value = None if line is None else line["metrics"].get(metric)
+    return "" if value is None else Estimate.from_dict(value).percent()
+
+
+def findings(record: Mapping[str, Any], folder: str = "") -> list[str]:
+    """What the rows of a record say: the denoiser's share, where LwoF is ahead, and how far it has moved.
+
+    ``folder`` is that of the documents, seen from the page.
+    """
+    lines = _lines(record, "held-out")
+    return [f"- {text}" for text in (*_shares(lines), *_lwof(lines, folder)) if text]
+
+
+def _shares(lines: Lines) -> list[str]:
+    """What the denoiser adds to wDAE-GNN+, and its edges to it, from the rows without them."""
+
+    def gains(ablation: str) -> str:
+        own, without = "wdae-gnn-plus", f"wdae-gnn-plus{ablation}"
+        found = [(m, k, _difference(lines, own, without, m, k)) for m in ("novel", "all") for k in (1, 5)]
+        return _listed([(m, k, f"{gain:+.2f}") for m, k, gain in found if gain is not None])
+
+    whole, edges = gains("-no-denoiser"), gains("-no-neighbours")
+    return [
+        f"What the denoiser brings to wDAE-GNN+, in points over the same without it: {whole}. The rest of its"
+        " gain is space, base weights and balance."
+        if whole
+        else "",
+        f"What the graph brings to that, over each class denoised alone: {edges}." if edges else "",
+    ]
+
+
+def _lwof(lines: Lines, folder: str) -> list[str]:
+    """Where LwoF, scored alike, has the higher mean, and how far it has moved from its start."""
+    forms = (("raw scores", "lwof", "wdae-gnn-paper"), ("balanced", "lwof-balanced", "wdae-gnn"))
+    out = []
+    for form, rival, own in forms:
+        ahead = [
+            (m, k, f"{_mean(lines, rival, m, k):.2f} against {_mean(lines, own, m, k):.2f}")
+            for m in ("novel", "all")
+            for k in (1, 5)
+            if (_difference(lines, rival, own, m, k) or 0) > 0
+        ]
+        out.append(f"LwoF is ahead of wDAE-GNN, {form}: {_listed(ahead)}." if ahead else "")
+    moved = [_difference(lines, "lwof", BASELINE, m, k) for m in ("novel", "all") for k in (1, 5)]
+    if all(one is not None for one in moved):
+        most = max(abs(one) for one in moved if one is not None)
+        out.append(
+            f"LwoF starts here at the initial estimate, on frozen features ([Notation]({folder}notation.md)),"
+            f" and has moved by {most:.2f} points at most: its row says little of the system as published."
+        )
+    return out
+
+
+def _listed(found: Sequence[tuple[str, int, str]]) -> str:
+    """``novel 1-shot ..., 5-shot ...; all 1-shot ...``."""
+    parts = {metric: [f"{k}-shot {text}" for m, k, text in found if m == metric] for metric, _, _ in found}
+    return "; ".join(f"{metric} {', '.join(texts)}" for metric, texts in parts.items())
+
+
+def _mean(lines: Lines, name: str, metric: str, n_shot: int) -> float:
+    return 100 * float(lines[name, n_shot]["metrics"][metric]["mean"])
+
+
+def _difference(lines: Lines, one: str, other: str, metric: str, n_shot: int) -> float | None:
+    """Of two means, in points, where both were measured."""
+    if all(metric in lines.get((name, n_shot), {}).get("metrics", {}) for name in (one, other)):
+        return _mean(lines, one, metric, n_shot) - _mean(lines, other, metric, n_shot)
+    return None
+
+
+def of_record(record: Mapping[str, Any], seeds: Sequence[Json]) -> dict[int, Mapping[str, Any]]:
+    """A record and its other seeds of stage 2, by seed."""
+    own = f"{record['name']}-seed-"
+    more = [one for one in seeds if Path(one["name"]).name.startswith(own)]
+    return {one["seed"]: one for one in (record, *more)}
+
+
+def over_seeds(record: Mapping[str, Any], seeds: Sequence[Json]) -> list[str]:
+    """Mean and spread over seeds of stage 2, of the rows of table 3 that every seed has."""
+    found = of_record(record, seeds)
+    if len(found) == 1:
+        return []
+    rows = [
+        {(t["title"], line["row"]) for t in one["tables"] for line in t["rows"] if t["number"] == 3}
+        for one in found.values()
+    ]
+    common = set.intersection(*rows)
+    kept = [row for row in spread(found) if row["table"] == 3 and (row["title"], row["row"]) in common]
+    return [f"### {record['title']}, over seeds", "", seeds_table(kept, list(found)).markdown(), ""]
+
+
+def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
+    """Whether the paper's order holds: gains at one shot beside the paper's, over seeds if there are some."""
+    head = ["accuracy", "scores", "whose", *(f"{SHORT[a]} over {SHORT[b]}" for a, b in STEPS)]
+    rows, words, intervals = [], [], []
+    for metric, scores, number, names in FORMS:
+        known = REPORTED["mini-imagenet"][number]
+        means = {name: known[name][metric][1][0] for name in PAPER_ROWS if name in known}
+        if scores != "balanced":
+            cells = [f"{means[a] - means[b]:+.2f}" if {a, b} <= means.keys() else "" for a, b in STEPS]
+            rows.append([metric, scores, "paper", *cells])
+        for record in records:
+            own = of_record(record, seeds)
+            whose = "ours" if len(records) == 1 else record["title"]
+            found = [
+                [_gain(one, number, names.get(a, a), names.get(b, b), metric) for one in own.values()]
+                for a, b in STEPS
+            ]
+            whole = [[one for one in gains if one is not None] for gains in found]
+            if not any(whole):
+                continue
+            rows.append([metric, scores, whose, *map(_over_seeds, whole)])
+            intervals += [one.ci95 for gains in whole for one in gains if one.ci95 == one.ci95]
+            words.append(_verdicts(f"{metric.capitalize()}, {scores}", whole, means))
+    n_seeds = max((len(of_record(record, seeds)) for record in records), default=1)
+    out = ["### Does the paper's order hold?", "", "Gains at one shot, in points, paired episode by episode."]
+    if n_seeds > 1:
+        out[-1] += f" Ours: mean ± standard deviation over {n_seeds} seeds of stage 2."
+        if intervals:
+            out[-1] += f" The 95 % interval within a seed is {100 * max(intervals):.2f} at most."
+    return [*out, "", *markdown_table(head, rows, left=head[:3]), "", *words, ""]
+
+
+def _over_seeds(gains: Sequence[Estimate]) -> str:
+    if len(gains) < 2:
+        return gains[0].percent(signed=True) if gains else ""
+    means = [100 * one.mean for one in gains]
+    return f"{statistics.fmean(means):+.2f} ± {statistics.stdev(means):.2f}"
+
+
+def _verdicts(form: str, found: Sequence[Sequence[Estimate]], paper: Mapping[str, float]) -> str:
+    """Which steps of the paper's order hold in every seed, which are the other way round, which are neither.
+
+    Only steps of which the paper has both figures.
+    """
+    kinds: dict[str, list[str]] = {"holds": [], "reversed": [], "level": []}
+    for (a, b), gains in zip(STEPS, found, strict=True):
+        if gains and {a, b} <= paper.keys():
+            sure = all(one.excludes_zero for one in gains)
+            up, down = (all(sign * one.mean > 0 for one in gains) for sign in (1, -1))
+            kind = "holds" if sure and up else "reversed" if sure and down else "level"
+            kinds[kind].append(f"{SHORT[a]} over {SHORT[b]}")
+    parts = [f"{kind} for {', '.join(those)}" for kind, those in kinds.items() if those]
+    return f"- {form}: {'; '.join(parts)}."
+
+
+def _gain(record: Mapping[str, Any], number: int, row: str, over: str, metric: str) -> Estimate | None:
+    """The paired gain of a row over another in a table of that number, or the difference of their means."""
+    means: dict[str, float] = {}
+    gain = None
+    for table in record["tables"]:
+        if table["number"] != number or table["role"] == "trainval":
+            continue
+        lines = {line["row"]: line for line in table["rows"] if line["n_shot"] == 1}
+        has = {name: line for name, line in lines.items() if metric in line["metrics"]}
+        means |= {name: line["metrics"][metric]["mean"] for name, line in has.items()}
+        if table.get("reference", BASELINE) == over:
+            gain = gain or lines.get(row, {}).get("gains", {}).get(metric)
+        for pair in table["pairs"]:
+            if (pair["row"], pair["n_shot"]) == (row, 1) and pair["over"] == lines.get(over, {}).get("label"):
+                gain = gain or pair["gains"].get(metric)
+    if gain:
+        return Estimate.from_dict(gain)
+    return Estimate(means[row] - means[over], float("nan"), 0) if {row, over} <= means.keys() else None
