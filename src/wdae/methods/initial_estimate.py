@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores
-from wdae.methods.many_shots import with_posterior
+from wdae.methods.many_shots import ManyShots
 from wdae.nn.generate import novel_estimate
 from wdae.nn.posterior import Posterior
 
@@ -72,5 +73,8 @@ class EstimateAdapter(WeightAdapter):
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
         """Classes with many shots are learned on, where the method has a posterior."""
-        m = self.method
-        return with_posterior(scorer, shots, support, rows, m.posterior, m.balance, self.base.weights, None)
+        return self._many.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
+
+    @cached_property
+    def _many(self) -> ManyShots:
+        return ManyShots(self.base.weights, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores, steps_for
-from wdae.methods.many_shots import with_posterior
+from wdae.methods.many_shots import ManyShots
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
@@ -179,8 +180,11 @@ class WDAEAdapter(WeightAdapter):
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
         """Classes with many shots are learned on, where the method has a posterior."""
-        m = self.method
-        return with_posterior(scorer, shots, support, rows, m.posterior, m.balance, self.state.base, m.space)
+        return self._many.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
+
+    @cached_property
+    def _many(self) -> ManyShots:
+        return ManyShots(self.state.base, self.method.space)
 
     def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
         """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""
