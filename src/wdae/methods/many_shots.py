@@ -39,8 +39,8 @@ def draw_posterior(
     return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength, **more)
 
 
-class ManyShots:
-    """Learning on, beside given base classes; what these alone determine is computed once.
+class LearningOn:
+    """Learning on from shots, beside given base classes; what these alone determine is computed once.
 
     Args:
         base: weights of the base classes ``[N, D]``, in the method's space.
@@ -60,7 +60,7 @@ class ManyShots:
         posterior: Posterior | None,
         balance: Calibration | None,
     ) -> WeightScorer:
-        """The scorer with the weights of classes that have many shots updated.
+        """The scorer with the weights of classes that have enough shots updated.
 
         Args:
             scorer: as the method has it before.
@@ -115,7 +115,7 @@ class ManyShots:
         posterior: Posterior,
         balance: Calibration,
     ) -> WeightScorer:
-        """Episodes in which different classes have many shots."""
+        """Episodes in which different classes have enough shots."""
         found = []
         for e in range(len(shots)):
             mask = None if support.mask is None else support.mask[e : e + 1]
