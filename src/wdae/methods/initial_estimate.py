@@ -72,7 +72,7 @@ class EstimateAdapter(WeightAdapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """classes with enough shots are learned on, where the method has a posterior."""
+        """Classes with enough shots are learned on, where the method has a posterior."""
         return self._learning_on.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
 
     @cached_property
