@@ -96,7 +96,7 @@ def curves(name: str, record: dict[str, Any]) -> list[str]:
         "",
     ]
     before = (f"{m} {100 * rows[shots[0], m]['base_before']:.2f}" for m in methods if (shots[0], m) in rows)
-    out += [f"Base accuracy before, at {shots[0]} shot: {', '.join(before)}.", ""]
+    out += [f"Base accuracy before, at {shots[0]} shot: {'; '.join(before)}.", ""]
     for title, metric in (("Area", "area"), ("Novel among novel", "novel")):
         cells = [[str(k), *(_compared(rows.get((k, m), {}), metric) for m in methods)] for k in shots]
         out += [f"{title}:", "", *markdown_table(["shots", *methods], cells, left=[]), ""]
