@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ from wdae.reproduce.seeds import seeds_table, spread
 Json = dict[str, Any]
 Lines = dict[tuple[str, int], Json]
 LABELS = {row.name: row.label for row in MINI_IMAGENET.rows}
+LABELS["wdae-gnn-plus-any-shots"] = "wDAE-GNN+ (ours), for any number of shots"
 PAPER_ROWS = (BASELINE, "lwof", "wdae-mlp", "wdae-gnn")
-HEADLINE = "resnet12-embedded"
+HEADLINE = "from-pictures"
 """The record whose rows stand in the README."""
 RAW = (BASELINE, "lwof", "wdae-mlp-paper", "wdae-gnn-paper")
 BALANCED = ("initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn", "wdae-gnn-plus")
@@ -52,7 +54,7 @@ def at_a_glance(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     """The main rows, what they say, whether the paper's order holds, and other seeds."""
     out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
     for record in records:
-        out += [*findings(record), ""]
+        out += [*([f"{record['title']}:", ""] if len(records) > 1 else []), *findings(record), ""]
     out += order_section(records, seeds)
     for record in records:
         out += over_seeds(record, seeds)
@@ -193,7 +195,8 @@ def over_seeds(record: Mapping[str, Any], seeds: Sequence[Json]) -> list[str]:
 def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     """Whether the paper's order holds: gains at one shot beside the paper's, over seeds if there are some."""
     head = ["accuracy", "scores", "whose", *(f"{SHORT[a]} over {SHORT[b]}" for a, b in STEPS)]
-    rows, words, intervals = [], [], []
+    rows, intervals = [], []
+    words: dict[str, list[str]] = {record["title"]: [] for record in records}
     for metric, scores, number, names in FORMS:
         known = REPORTED["mini-imagenet"][number]
         means = {name: known[name][metric][1][0] for name in PAPER_ROWS if name in known}
@@ -212,14 +215,16 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
                 continue
             rows.append([metric, scores, whose, *map(_over_seeds, whole)])
             intervals += [one.ci95 for gains in whole for one in gains if one.ci95 == one.ci95]
-            words.append(_verdicts(f"{metric.capitalize()}, {scores}", whole, means))
+            form = f"{metric.capitalize()}, {scores}"
+            said = form if len(records) == 1 else f"{whose}: {form.lower()}"
+            words[record["title"]].append(_verdicts(said, whole, means))
     n_seeds = max((len(of_record(record, seeds)) for record in records), default=1)
     out = ["### Does the paper's order hold?", "", "Gains at one shot, in points, paired episode by episode."]
     if n_seeds > 1:
         out[-1] += f" Ours: mean ± standard deviation over {n_seeds} seeds of stage 2."
         if intervals:
             out[-1] += f" The 95 % interval within a seed is {100 * max(intervals):.2f} at most."
-    return [*out, "", *markdown_table(head, rows, left=head[:3]), "", *words, ""]
+    return [*out, "", *markdown_table(head, rows, left=head[:3]), "", *itertools.chain(*words.values()), ""]
 
 
 def _over_seeds(gains: Sequence[Estimate]) -> str:
