@@ -291,7 +291,11 @@ def _readme(card: dict[str, Any], bank: FeatureBank, out: Path, choice: str, epi
         method=ready.base.method.name,
         choice_episodes=min(episodes, _CHOICE_EPISODES),
         choice=choice,
-        ready="\n".join(f"| {label(k)} | {v:.3f} |" for k, v in figures.items() if not k.endswith("_before")),
+        ready="\n".join(
+            f"| {label(k)} | {v:.3f} |"
+            for k, v in figures.items()
+            if not (k.endswith("_before") or k.startswith("strength_"))
+        ),
         added_episodes=few,
         kept=0 if ready.base.held_out is None else len(ready.base.held_out.labels),
         added="\n".join(shots),
