@@ -63,7 +63,7 @@ def sized_model(n_classes: int, seed: int = 0) -> Model:
     anchors = unit(
         weights.repeat(4, 1)[:4096] + 0.03 * torch.randn(min(4 * n_classes, 4096), DIM, generator=generator)
     )
-    method.posterior = Posterior(anchors, n_classes, share=3.0, intercepts=True)
+    method.posterior = Posterior(anchors, n_classes, share=3.0, intercepts=True, fewest=2)
     graph = build_graph(weights)
     counts = torch.full((n_classes,), 20)
     names = tuple(f"class {i}" for i in range(n_classes))

@@ -39,7 +39,7 @@ from several runs of the same commit; the command of the last one is given.
 - **At our loss**: how many points of their accuracy base pictures lose when the five are added, with the
   constant that wdae has by default; and novel accuracy among all classes there. The others get the one
   constant that costs base pictures as much, found on the very draws that are measured; ours was found on
-  validation classes.
+  validation classes. Each loses from its own base accuracy, which is not the same before classes are added.
 
 Base queries are held-out pictures. Where a bank brings its base weights, as those below do, the balance and
 the constant of wdae were found on the same pictures, beside other novel classes.
@@ -95,6 +95,8 @@ def curves(name: str, record: dict[str, Any]) -> list[str]:
         f"{_draws(record['rows'])} Record `{name}`: {_where(record)}",
         "",
     ]
+    before = (f"{m} {100 * rows[shots[0], m]['base_before']:.2f}" for m in methods if (shots[0], m) in rows)
+    out += [f"Base accuracy before, at {shots[0]} shot: {'; '.join(before)}.", ""]
     for title, metric in (("Area", "area"), ("Novel among novel", "novel")):
         cells = [[str(k), *(_compared(rows.get((k, m), {}), metric) for m in methods)] for k in shots]
         out += [f"{title}:", "", *markdown_table(["shots", *methods], cells, left=[]), ""]

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from wdae.bank.embedded import embedded_bank
-from wdae.calibration.balance import tune
+from wdae.calibration.balance import measured, tune
 from wdae.calibration.protection import ALLOWED, protecting_shares
 from wdae.calibration.pseudo_novel import halves, splits
 from wdae.evaluation.protocol import few_way
 from wdae.methods import InitialEstimate
 from wdae.methods.calibration import Calibration
+from wdae.methods.many_shots import draw_posterior
 from wdae.parts import Part
 
 
@@ -44,6 +45,17 @@ def test_the_prior_follows_the_shots_only_where_no_share_is_given() -> None:
     assert given.unique().tolist() == pytest.approx([torch.tensor(2.0).log().item()])
     two = replace(balance, novel_share=0.5).prior(10, shots[:2])  # two fifths of the share
     assert float(two[0]) == pytest.approx(torch.tensor(0.2 / 2 * 10 / 0.8).log().item(), abs=1e-6)
+
+
+def test_shares_of_many_shots_are_found_where_classes_are_learned_on() -> None:
+    """More shots bring such classes nearer to base images, so that less of a share protects these."""
+    bank = embedded_bank()
+    method = InitialEstimate(tune(InitialEstimate(), bank, (1, 20), n_episodes=60).balance)
+    assert sorted(measured(method, bank).protecting) == [1, 20]
+    method.posterior = draw_posterior(bank.select(Part.BASE_TRAIN), 16, 0.3, 0, share=3.0, intercepts=True)
+    shares = measured(method, bank).protecting
+    assert sorted(shares) == [1, 20, 100]  # 150 images a class are too few for 500
+    assert shares[100] < shares[20]
 
 
 def test_a_method_without_a_balance_has_nothing_to_protect_with() -> None:

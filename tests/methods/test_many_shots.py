@@ -132,6 +132,21 @@ def test_a_model_learns_on_with_all_its_base_classes() -> None:
     assert not torch.allclose(plain.head.weights[-1], learned_on)
 
 
+def test_by_default_all_but_single_shots_are_learned_on() -> None:
+    bank = synthetic_bank(20, 0, 3, 20, 12, seed=0, held_out_per_class=6)
+    short = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
+    model = learn(bank, recipe=short)
+    rows = bank.select(Part.NOVEL)
+    shots = {"one": rows.of_class(0)[:1], "two": rows.of_class(1)[:2], "five": rows.of_class(2)[:5]}
+    model.add(shots)
+    learned_on = model.head.matrix[20:]
+    model.base.method.posterior = None
+    plain = type(model)(model.base)
+    plain.add(shots)
+    moved = (plain.head.matrix[20:] - learned_on).norm(dim=1)
+    assert moved[0] < 1e-5 and bool((moved[1:] > 1e-3).all())
+
+
 def test_a_method_of_before_is_taught_with_as_those_of_now(bank: FeatureBank) -> None:
     before = method(bank)
     assert before.posterior is not None

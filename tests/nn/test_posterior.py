@@ -95,6 +95,42 @@ def test_a_few_steps_are_most_of_the_way() -> None:
         assert after - least < 0.02 * (before - least)
 
 
+def test_few_shots_come_near_the_minimum_by_one_step() -> None:
+    posterior, start, offsets, base, shots = problem()
+    own = replace(posterior, strength=5.0, share=2.0, intercepts=True)
+    few, intercepts = own.fit(start, offsets, base, torch.arange(n), shots[:, :, :5])
+    seen = replace(own, anchors=F.pad(own.anchors[::2], (0, 1), value=1.0))
+    seen = replace(seen, share=own.share * A / len(seen.anchors))  # these count for all
+    found, begun = torch.cat([few, intercepts.unsqueeze(2)], 2), F.pad(start, (0, 1))
+    for e in range(2):
+        rest = (
+            begun[e],
+            offsets[e],
+            F.pad(base, (0, 1)),
+            list(F.pad(shots[e, :, :5], (0, 1), value=1.0)),
+            seen,
+        )
+        best = slowly(begun[e], *rest[1:])
+        before, after, least = (float(loss(w.double(), *rest)) for w in (begun[e], found[e], best))
+        assert after - least < 0.05 * (before - least)
+
+
+def test_the_mass_of_base_classes_may_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior, start, offsets, base, shots = problem()
+    posterior = replace(posterior, intercepts=True)
+    stride = posterior.stride(n, K)
+    wanted = (posterior.anchors[::stride] @ base.T).double().exp().sum(1).log()
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    mass = posterior.mass(base, stride)
+    torch.testing.assert_close(mass, wanted, atol=1e-5, rtol=0)
+    given, found = (
+        posterior.fit(start, offsets, base, torch.arange(n), shots, mass=m)[0] for m in (mass, None)
+    )
+    assert torch.equal(given, found)
+    other = posterior.fit(start, offsets, base, torch.arange(n), shots, mass=mass + 5)[0]
+    assert not torch.allclose(other, found)
+
+
 def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STEPS", 3000)
     posterior, start, offsets, base, shots = problem(1)

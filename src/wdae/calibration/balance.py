@@ -21,7 +21,7 @@ from wdae.calibration.probabilities import (
     minimise,
     quantiles,
 )
-from wdae.calibration.protection import protecting_shares
+from wdae.calibration.protection import MANY_SHOTS, protecting_shares
 from wdae.calibration.pseudo_novel import (
     Generating,
     QueryScores,
@@ -207,13 +207,14 @@ def measured(
         if found and n_shot in balance.offsets:
             figures |= _novel_figures(method, halves(found), n_shot, balance.gain, seed)
     shots = sorted(balance.offsets)
+    more = MANY_SHOTS if shots and method.posterior is not None else ()
     made = copy.copy(method)
     made.balance = replace(
         balance,
         familiarity=quantiles(balance.gain * cosines.amax(1)),
         figures=figures,
         novel_share=novel_share,
-        protecting=protecting_shares(method, found, shots, seed=seed),
+        protecting=protecting_shares(method, found, sorted({*shots, *more}), seed=seed),
     )
     sets = fit_sets(made, bank.select(Part.BASE_HELD_OUT), weights, found, shots, seed=seed)
     return replace(made.balance, sets=sets)

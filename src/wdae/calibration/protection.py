@@ -26,11 +26,15 @@ ALLOWED = 0.016
 Less than the two points that are meant: shares found on some classes cost others, that come later, more.
 """
 
+MANY_SHOTS = (100, 500)
+"""Shots that shares are found for beside those of the balance, where classes are learned on: the more shots
+such a class has, the more base images it takes at the same share."""
+
 SMALLEST, LARGEST = 0.001, HALF
 """Where classes are far apart any share would do; more than half is nobody's default."""
 _SCORES = 3e7  # base scores that a share is found on
 _EPISODES, _QUERIES = 64, 500  # to adapt to shots takes longer than to score base images
-_CHUNK = 16
+_CHUNK, _CHUNK_SHOTS = 16, 320  # episodes at once, and shots of a class in all of them
 
 
 @torch.no_grad()
@@ -78,8 +82,9 @@ def _margins(method: Weighing, split: Split, n_way: int, n_shot: int, seed: int)
         split.pool, spec, derive_seed(seed, "protect", n_shot), base_query=split.held_out
     )
     adapter, found = method.on(split.base), []
-    for start in range(0, episodes, _CHUNK):
-        drawn = sampler.draw(start, min(_CHUNK, episodes - start))
+    chunk = max(1, min(_CHUNK, _CHUNK_SHOTS // n_shot))
+    for start in range(0, episodes, chunk):
+        drawn = sampler.draw(start, min(chunk, episodes - start))
         scorer = adapter.adapt(gather_support(split.pool, drawn), joint=True)
         scores = scorer(take_rows(split.held_out.features, drawn.base_query))
         best, place = scores[..., :N].max(-1)

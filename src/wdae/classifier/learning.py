@@ -168,6 +168,8 @@ def _knowledge(
     seen, tried = bank, played
     if isinstance(method, WDAE) and method.space is not None:
         seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
+    if method.balance is None:  # scores stay as they are, as in an evaluation
+        method.posterior = None
     known = method.posterior
     if known is not None and known.n_base != bank.n_base:
         train, each = seen.select(Part.BASE_TRAIN), max(1, len(known.anchors) // max(1, known.n_base))

@@ -45,7 +45,7 @@ class EvaluationConfig(Config):
     refine_base: bool = True
     """Whether base weights move as well (the paper), or stay as learned."""
     anchors: int = Field(0, ge=0, le=64)
-    """Base images of a class that novel classes of many shots are learned on against, with the refined
+    """Base images of a class that novel classes of several shots are learned on against, with the refined
     weights as a prior; 0: weights stay as refined (the paper)."""
     prior: float = Field(0.3, gt=0)
     """Strength of that prior."""

@@ -1,4 +1,4 @@
-"""Many shots: novel weights become the likeliest ones, with the method's own weights as their prior."""
+"""Several shots: novel weights become the likeliest ones, with the method's own weights as their prior."""
 
 from __future__ import annotations
 
@@ -39,58 +39,88 @@ def draw_posterior(
     return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength, **more)
 
 
-def with_posterior(
-    scorer: WeightScorer,
-    shots: Tensor,
-    support: Support,
-    rows: Tensor | None,
-    posterior: Posterior | None,
-    balance: Calibration | None,
-    base: Tensor,
-    space: FeatureSpace | None,
-) -> WeightScorer:
-    """The scorer with the weights of classes that have many shots updated.
+class LearningOn:
+    """Learning on from shots, beside given base classes; what these alone determine is computed once.
 
     Args:
-        scorer: as the method has it before.
-        shots: number of shots of each novel class ``[E, n]``.
-        support: the shots of all novel classes, or of those in ``rows``.
-        rows: which of the novel classes have their shots in ``support``; None: all.
-        posterior, balance, space: the method's.
-        base: its base weights ``[N, D]``.
+        base: weights of the base classes ``[N, D]``, in the method's space.
+        space: the method's.
     """
-    if posterior is None or balance is None or posterior.n_base != len(base):
-        return scorer
-    assert isinstance(scorer, BalancedScorer)
-    many = shots >= posterior.fewest
-    if rows is None:
-        if not bool(many.any()):
+
+    def __init__(self, base: Tensor, space: FeatureSpace | None) -> None:
+        self.base, self.space = base, space
+        self._known: tuple[Posterior, float, Tensor, dict[int, Tensor]] | None = None
+
+    def fit(
+        self,
+        scorer: WeightScorer,
+        shots: Tensor,
+        support: Support,
+        rows: Tensor | None,
+        posterior: Posterior | None,
+        balance: Calibration | None,
+    ) -> WeightScorer:
+        """The scorer with the weights of classes that have enough shots updated.
+
+        Args:
+            scorer: as the method has it before.
+            shots: number of shots of each novel class ``[E, n]``.
+            support: the shots of all novel classes, or of those in ``rows``.
+            rows: which of the novel classes have their shots in ``support``; None: all.
+            posterior, balance: the method's.
+        """
+        if posterior is None or balance is None or posterior.n_base != len(self.base):
             return scorer
-        if bool((many != many[:1]).any()):
-            return _one_by_one(scorer, shots, support, posterior, balance, base, space)
-        rows = many[0].nonzero()[:, 0]
-        mask = None if support.mask is None else support.mask[:, rows]
-        support = Support(support.features[:, rows], mask)
-    slope, offset = balance.of_shots(shots)  # [E, n]
-    if posterior.as_counted:
-        offset = offset - math.log(posterior.share)
-    else:
-        offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(base))
-    start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
-    features = unit(support.features) if space is None else space.features(support.features)
-    found, intercept = posterior.fit(start, offset, balance.gain * unit(base), rows, features, support.mask)
-    longer = torch.linalg.vector_norm(found, dim=2) / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
-    slope, offset = scorer.slope * longer.unsqueeze(1), scorer.offset + intercept.unsqueeze(1)
-    return replace(scorer, novel=found, slope=slope, offset=offset)
+        assert isinstance(scorer, BalancedScorer)
+        many = shots >= posterior.fewest
+        if rows is None:
+            if not bool(many.any()):
+                return scorer
+            if bool((many != many[:1]).any()):
+                return self._one_by_one(scorer, shots, support, posterior, balance)
+            rows = many[0].nonzero()[:, 0]
+            mask = None if support.mask is None else support.mask[:, rows]
+            support = Support(support.features[:, rows], mask)
+        slope, offset = balance.of_shots(shots)  # [E, n]
+        if posterior.as_counted:
+            offset = offset - math.log(posterior.share)
+        else:
+            offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(self.base))
+        start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
+        features = support.features
+        features = unit(features) if self.space is None else self.space.features(features)
+        base, mass = self._base_scores(
+            posterior, balance.gain, posterior.stride(len(rows), features.shape[2])
+        )
+        found, intercept = posterior.fit(start, offset, base, rows, features, support.mask, mass)
+        longer = torch.linalg.vector_norm(found, dim=2)
+        longer = longer / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
+        slope, offset = scorer.slope * longer.unsqueeze(1), scorer.offset + intercept.unsqueeze(1)
+        return replace(scorer, novel=found, slope=slope, offset=offset)
 
+    def _base_scores(self, posterior: Posterior, gain: float, stride: int) -> tuple[Tensor, Tensor]:
+        """Base weights as long as their scores want it ``[N, D]``, and their mass for base images ``[A]``."""
+        if self._known is None or self._known[:2] != (posterior, gain):
+            self._known = (posterior, gain, gain * unit(self.base), {})
+        base, masses = self._known[2:]
+        if stride not in masses:
+            masses[stride] = posterior.mass(base, stride)
+        return base, masses[stride]
 
-def _one_by_one(scorer: BalancedScorer, shots: Tensor, support: Support, *rest: Any) -> WeightScorer:
-    """Episodes in which different classes have many shots."""
-    found = []
-    for e in range(len(shots)):
-        mask = None if support.mask is None else support.mask[e : e + 1]
-        one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _LEARNED_ON})
-        own = Support(support.features[e : e + 1], mask)
-        found.append(with_posterior(one, shots[e : e + 1], own, None, *rest))
-    novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _LEARNED_ON)
-    return replace(scorer, novel=novel, slope=slope, offset=offset)
+    def _one_by_one(
+        self,
+        scorer: BalancedScorer,
+        shots: Tensor,
+        support: Support,
+        posterior: Posterior,
+        balance: Calibration,
+    ) -> WeightScorer:
+        """Episodes in which different classes have enough shots."""
+        found = []
+        for e in range(len(shots)):
+            mask = None if support.mask is None else support.mask[e : e + 1]
+            one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _LEARNED_ON})
+            own = Support(support.features[e : e + 1], mask)
+            found.append(self.fit(one, shots[e : e + 1], own, None, posterior, balance))
+        novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _LEARNED_ON)
+        return replace(scorer, novel=novel, slope=slope, offset=offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores, steps_for
-from wdae.methods.many_shots import with_posterior
+from wdae.methods.many_shots import LearningOn
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
@@ -43,7 +44,7 @@ class WDAE(Method):
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
         refine_base: whether base classes move too, as in the paper, or keep their learned weights.
         space: the space that the denoiser was trained in; None: the features as they are.
-        posterior: how classes with many shots are learned on; None: not, as in the paper.
+        posterior: how classes with enough shots are learned on; None: not, as in the paper.
 
     >>> from wdae import Denoiser, few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -178,9 +179,12 @@ class WDAEAdapter(WeightAdapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """Classes with many shots are learned on, where the method has a posterior."""
-        m = self.method
-        return with_posterior(scorer, shots, support, rows, m.posterior, m.balance, self.state.base, m.space)
+        """Classes with enough shots are learned on, where the method has a posterior."""
+        return self._learning_on.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
+
+    @cached_property
+    def _learning_on(self) -> LearningOn:
+        return LearningOn(self.state.base, self.method.space)
 
     def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
         """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""

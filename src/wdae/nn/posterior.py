@@ -1,4 +1,4 @@
-"""Weights of novel classes learned on from many shots, the refined weights as a prior."""
+"""Weights of novel classes learned on from several shots, the refined weights as a prior."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FEWEST = 10
-"""Shots from which on a class is learned on; on validation classes fewer gained nothing."""
+"""Shots from which on a class is learned on, unless told otherwise."""
 SHARE = 0.1
 """What the base images of a class count, all together, beside the shots of a novel class."""
 STRENGTH = 0.3
@@ -20,6 +20,9 @@ _TOGETHER = 64  # classes that are learned on at once, the others standing still
 _POWER_STEPS = 6
 _NEWTON_STEPS, _INNER_STEPS, _HALVINGS = 4, 10, 6
 _FEWER = 4  # one of so many base images is looked at where more classes are learned on than at once
+_FEW = 9  # shots up to which weights stay near their prior: as many steps and base images as these are enough
+_FEW_NEWTON_STEPS, _FEW_INNER_STEPS, _FEW_STRIDE = 1, 4, 2
+_BLOCK = 256  # base images that are scored beside all base classes at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,7 @@ class Posterior:
         rows: Tensor,
         shots: Tensor,
         mask: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Weights ``[E, n, D]`` and intercepts ``[E, n]``: scores are ``z · v + offset + intercept``.
 
@@ -73,23 +77,21 @@ class Posterior:
             rows: the classes to learn on ``[m]``; the others stand still.
             shots: their features ``[E, m, K, D]``, unit rows.
             mask: ``[E, m, K]``, False past a class's own shots.
+            mass: that of these base classes (:meth:`mass`), where it is known already.
         """
+        stride = self.stride(len(rows), shots.shape[2])
+        mass = self.mass(base, stride) if mass is None else mass
+        own_mass, anchors = _mass(shots, _exact(base)), self._anchors(stride, start.device)
         if self.intercepts:  # weights of a component that is 1 in every image
-            start, base = F.pad(start, (0, 1)), F.pad(base, (0, 1))
-            shots = F.pad(shots, (0, 1), value=1.0)
+            start = F.pad(start, (0, 1))
+            shots, anchors = F.pad(shots, (0, 1), value=1.0), F.pad(anchors, (0, 1), value=1.0)
         found = start.double().clone()
         kept = torch.ones(shots.shape[:3], dtype=torch.float64, device=shots.device)
         kept = kept if mask is None else kept * mask
-        anchors = self.anchors
-        if self.intercepts:
-            anchors = F.pad(anchors[:: 1 if len(rows) <= _TOGETHER else _FEWER], (0, 1), value=1.0)
-        anchors, known, shift = anchors.to(start.device), base.double(), offsets.double()
-        if anchors.is_cuda:  # single precision may be less there (TF32), as other code of the process has set
-            anchors = anchors.double()
-        mass = (anchors @ base.to(anchors.dtype).T).double().logsumexp(1)
-        for block, own, counted in zip(
-            rows.split(_TOGETHER), shots.split(_TOGETHER, 1), kept.split(_TOGETHER, 1), strict=True
-        ):
+        shift, few = offsets.double(), shots.shape[2] <= _FEW
+        steps = (_FEW_NEWTON_STEPS, _FEW_INNER_STEPS) if few else (_NEWTON_STEPS, _INNER_STEPS)
+        of_shots = zip(*(of.split(_TOGETHER, 1) for of in (shots, kept, own_mass)), strict=True)
+        for block, (own, counted, massed) in zip(rows.split(_TOGETHER), of_shots, strict=True):
             others = torch.ones(start.shape[1], dtype=torch.bool, device=start.device)
             others[block] = False
             fixed, fixed_shift = start.double()[:, others], shift[:, others]
@@ -100,21 +102,55 @@ class Posterior:
                 anchors,
                 torch.cat([F.one_hot(label, len(block)), label.new_zeros(len(anchors), len(block))]).double(),
                 torch.cat([weight, self._anchor_weight(weight, len(block), len(anchors))], 1),
-                torch.cat([(x @ known.T).logsumexp(2), mass.expand(len(x), -1)], 1),
+                torch.cat([massed.flatten(1), mass.expand(len(x), -1)], 1),
                 shift[:, block].unsqueeze(1),
             )
             problem = problem.among(fixed, fixed_shift)
-            solve = problem.newton if self.intercepts else problem.solve
-            found[:, block] = solve(start.double()[:, block], self.strength)
+            prior = start.double()[:, block]
+            if self.intercepts:
+                found[:, block] = problem.newton(prior, self.strength, *steps)
+            else:
+                found[:, block] = problem.solve(prior, self.strength)
         found = found.to(start.dtype)
         if self.intercepts:
             return found[..., :-1], found[..., -1]
         return found, torch.zeros_like(offsets)
 
+    def stride(self, n_classes: int, n_shots: int) -> int:
+        """One of so many base images is looked at where so many classes of so many shots are learned on."""
+        if not self.intercepts:
+            return 1
+        if n_classes > _TOGETHER:
+            return _FEWER
+        return _FEW_STRIDE if n_shots <= _FEW else 1
+
+    @torch.no_grad()
+    def mass(self, base: Tensor, stride: int = 1) -> Tensor:
+        """Log of the sum of exponentials of base scores, for the base images that are looked at ``[A]``.
+
+        Args:
+            base: weights of the base classes ``[N, D]``, as long as their scores want it.
+        """
+        anchors = self._anchors(stride, base.device)
+        return torch.cat([_mass(some, _exact(base)) for some in anchors.split(_BLOCK)])
+
+    def _anchors(self, stride: int, device: torch.device) -> Tensor:
+        return _exact(self.anchors[::stride].to(device))
+
     def _anchor_weight(self, weight: Tensor, n_classes: int, n_anchors: int) -> Tensor:
         """``[E, A]``: all images of a base class count a part of the shots of a novel one."""
         each = self.share * weight.sum(1, keepdim=True) / n_classes * self.n_base / n_anchors
         return each.expand(-1, n_anchors)
+
+
+def _exact(rows: Tensor) -> Tensor:
+    """In double precision on a GPU, where single may be less (TF32), as other code of the process has set."""
+    return rows.double() if rows.is_cuda else rows
+
+
+def _mass(rows: Tensor, base: Tensor) -> Tensor:
+    """Log of the sum of exponentials of base scores: ``[..., D]`` with ``[N, D]`` → ``[...]``."""
+    return (rows.to(base.dtype) @ base.T).double().logsumexp(-1)
 
 
 @torch.no_grad()
@@ -164,15 +200,16 @@ class _Problem:
             at, pace = after, next_pace
         return at
 
-    def newton(self, start: Tensor, strength: float) -> Tensor:
+    def newton(self, start: Tensor, strength: float, n_steps: int, n_inner: int) -> Tensor:
         """Newton's steps by conjugate gradients, halved where they go too far.
 
         Where many base images count, of which few are near, the curvature is far below its bound.
         """
         at, value = start, self._loss(start)
-        for _ in range(_NEWTON_STEPS):
+        for _ in range(n_steps):
             chances = self._chances(at)
-            step = self._newton_step(chances, self._slope(chances) + strength * (at - start), strength)
+            slope = self._slope(chances) + strength * (at - start)
+            step = self._newton_step(chances, slope, strength, n_inner)
             size = torch.ones_like(value)
             for _ in range(_HALVINGS):
                 new = at - size * step
@@ -185,11 +222,11 @@ class _Problem:
             at, value = torch.where(worse, at, new), torch.where(worse, value, new_value)
         return at
 
-    def _newton_step(self, chances: Tensor, slope: Tensor, strength: float) -> Tensor:
+    def _newton_step(self, chances: Tensor, slope: Tensor, strength: float, n_inner: int) -> Tensor:
         """``H⁻¹ slope`` by conjugate gradients, each episode by itself."""
         step, residual, direction = torch.zeros_like(slope), slope, slope
         square = residual.square().sum((1, 2), keepdim=True)
-        for _ in range(_INNER_STEPS):
+        for _ in range(n_inner):
             along = self._times(direction)
             bent = chances * (along - (chances * along).sum(2, keepdim=True)) * self.weight.unsqueeze(2)
             curved = self._sum(bent) + strength * direction
