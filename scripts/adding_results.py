@@ -11,6 +11,7 @@ from typing import Any
 
 from result_records import of_commit
 
+from wdae.classifier.self_test import MORE
 from wdae.evaluation.results import Estimate
 from wdae.printing import markdown_table
 from wdae.storage.records import read_json
@@ -41,8 +42,9 @@ from several runs of the same commit; the command of the last one is given.
   constant that costs base pictures as much, found on the very draws that are measured; ours was found on
   validation classes.
 
-Base queries are held-out pictures. Where a bank brings its base weights, as those below do, the balance and
-the constant of wdae were found on the same pictures, beside other novel classes.
+Base queries are held-out pictures. Where a bank brings its base weights, the balance and the constant of
+wdae were found on the same pictures, beside other novel classes. Where wdae learns them, half of the held-out
+pictures are kept from every method and are the queries.
 
 In brackets: how much higher ours is, in points, paired; a star where the interval leaves out zero. Logistic
 regression takes part in fewer draws, and is compared on those: set its figures beside ours by the brackets.
@@ -54,6 +56,10 @@ same without the detector of the unknown, by a threshold on the highest score, s
 brackets how many pictures of added classes it calls unknown. Those of base classes are the held-out ones that
 the threshold was set on; added classes are new to it. *Noise*, *text* and *flat* are pictures drawn by code,
 as JPEG. A *stray* is a picture of another class among the examples that a class is added with.
+
+*Is it enough?* is what `wdae explain` says of an added class: the share of its pictures that will be
+recognised among all classes, now and when it has five examples more. *Found*: that share of pictures that the
+class never got. Both are means over classes; *a class is off by* is how far they are apart, on average.
 """
 
 
@@ -85,13 +91,17 @@ def _where(record: dict[str, Any]) -> str:
 
 
 def curves(name: str, record: dict[str, Any]) -> list[str]:
-    """Two tables of a bank, and where ours is behind."""
+    """The tables of a bank, and where ours is behind."""
     rows = {(row["shots"], row["method"]): row for row in record["rows"]}
+    weights = (
+        "" if record.get("brings_base_weights", True) else " Base weights are learned from the pictures."
+    )
     shots = sorted({k for k, _ in rows})
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
     out = [f"## {TITLES.get(name, name)}", ""]
     out += [
-        f"{record['base_images']} pictures of each base class; `wdae learn` with `{record['learned_with']}`.",
+        f"{record['base_images']} pictures of each base class; `wdae learn` with `{record['learned_with']}`."
+        f"{weights}",
         f"{_draws(record['rows'])} Record `{name}`: {_where(record)}",
         "",
     ]
@@ -168,7 +178,22 @@ def unknown(name: str, record: dict[str, Any]) -> list[str]:
         if (row := record.get(f"strays_{size}"))
     ]
     head = ["examples of a class", "strays noticed, one among them", "sound classes warned about"]
-    return [*out, *markdown_table(head, cells, left=[]), ""]
+    return [*out, *markdown_table(head, cells, left=[]), "", *_enough(record)]
+
+
+def _enough(record: dict[str, Any]) -> list[str]:
+    """What is expected of added classes, and what is found."""
+    keys = [
+        f"{key}{end}"
+        for end in ("", f"_with_{MORE}_more")
+        for key in ("expected_accuracy", "accuracy", "error_of_a_class")
+    ]
+    rows = {k: row for k in (1, 5, 20) if keys[-1] in (row := record[f"added_{k}"])}
+    cells = [[str(k), *(_share(row[key]) for key in keys)] for k, row in rows.items()]
+    more = f"with {MORE} more"
+    head = ["examples", "expected", "found", "a class is off by"]
+    head += [f"expected, {more}", f"found, {more}", f"off by, {more}"]
+    return ["Is it enough?", "", *markdown_table(head, cells, left=[]), ""] if cells else []
 
 
 def _estimate(value: dict[str, Any] | None) -> Estimate | None:
