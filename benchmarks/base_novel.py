@@ -327,7 +327,7 @@ def main() -> None:
     facts = {
         "bank": {key: bank.info.get(key) for key in ("source", "backbone", "images_a_class")},
         "base_classes": bank.n_base,
-        "base_images": max(bank.counts(Part.BASE_TRAIN)),
+        "base_images": round(sum(bank.counts(Part.BASE_TRAIN)) / bank.n_base),
         "brings_base_weights": bank.base_weights is not None,
         "learned_with": model.base.info.get("recipe", {}).get("name"),
         "expected_share": {str(k): v for k, v in sorted(model.base.calibration.protecting.items())},

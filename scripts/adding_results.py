@@ -93,15 +93,14 @@ def _where(record: dict[str, Any]) -> str:
 def curves(name: str, record: dict[str, Any]) -> list[str]:
     """The tables of a bank, and where ours is behind."""
     rows = {(row["shots"], row["method"]): row for row in record["rows"]}
-    weights = (
-        "" if record.get("brings_base_weights", True) else " Base weights are learned from the pictures."
-    )
+    images = f"{record['base_images']} pictures of each base class"
+    if not record.get("brings_base_weights", True):
+        images += " on average, from which its weight is learned"
     shots = sorted({k for k, _ in rows})
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
     out = [f"## {TITLES.get(name, name)}", ""]
     out += [
-        f"{record['base_images']} pictures of each base class; `wdae learn` with `{record['learned_with']}`."
-        f"{weights}",
+        f"{images}; `wdae learn` with `{record['learned_with']}`.",
         f"{_draws(record['rows'])} Record `{name}`: {_where(record)}",
         "",
     ]

@@ -234,7 +234,7 @@ def test_classes_that_a_model_does_not_have_cannot_be_evaluated(
     unchanged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, output = run(capsys, "evaluate", unchanged, paint(tmp_path / "t", ["orange"], 2))
-    assert status == 2 and "no class of the model is called 'orange'" in output
+    assert status == 2 and "no class of the model is called 'orange'; add it to the model, or leave" in output
 
 
 def test_features_that_are_no_base_for_a_model(small_bank: FeatureBank) -> None:

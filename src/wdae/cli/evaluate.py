@@ -145,7 +145,7 @@ def _evaluate_model(
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.predictions import FIGURES, measure
+    from wdae.classifier.predictions import FIGURES, PLAIN, measure
     from wdae.classifier.store import load
     from wdae.data.findings import warn_unreadable
     from wdae.storage.files import write_text
@@ -171,4 +171,4 @@ def _evaluate_model(
         if found.trade_off is not None:
             Console().print(found.trade_off.rich())
         for key, value in found.figures.items():
-            say(f"{FIGURES[key]}: {value:.3f}")
+            say(f"{FIGURES[key]}: {value:.3f}" if key in PLAIN else f"{FIGURES[key]}: {value:.1%}")
