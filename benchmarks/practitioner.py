@@ -153,13 +153,14 @@ def accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], n_base:
     """Novel among novel, base among base, and all among all (both kinds counting half)."""
     novel = labels >= n_base
     right = scores.argmax(1) == labels
+    novel_right, base_right = float(right[novel].mean()), float(right[~novel].mean())
     return {
         "novel": float((scores[novel][:, n_base:].argmax(1) + n_base == labels[novel]).mean()),
         "base": float((scores[~novel][:, :n_base].argmax(1) == labels[~novel]).mean()),
-        "novel_among_all": float(right[novel].mean()),
-        "base_among_all": float(right[~novel].mean()),
-        "all": float((right[novel].mean() + right[~novel].mean()) / 2),
-        "harmonic": float(statistics.harmonic_mean([right[novel].mean(), right[~novel].mean()])),
+        "novel_among_all": novel_right,
+        "base_among_all": base_right,
+        "all": (novel_right + base_right) / 2,
+        "harmonic": statistics.harmonic_mean([novel_right, base_right]),
     }
 
 

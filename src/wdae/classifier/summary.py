@@ -124,7 +124,9 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
 def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
     """What share of things that are none of its classes a model calls unknown, by its figures."""
     if not detects:
-        return "told by the best score alone; a model learned from pictures (wdae learn DIR) tells it better"
+        return (
+            "told by the best score alone; a model learned from many pictures of each class tells it better"
+        )
     text = "nothing is known of how often it is told: too few classes to try it on"
     if "caught" in figures:
         text = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"

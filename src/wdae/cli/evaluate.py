@@ -140,7 +140,10 @@ def _evaluate_model(
             " feature bank to draw episodes from: --bank"
         )
     if len(words) != 2:
-        raise ModelError(f"a model is evaluated on one folder or file of features, got {len(words) - 1}")
+        raise ModelError(
+            f"a model is evaluated on one folder or file of features, got {len(words) - 1}:"
+            " wdae evaluate MODEL DIR, where DIR has a folder of pictures per class"
+        )
     share, sources = parse_share(expect), check_sources([Path(words[1])])
     from rich.console import Console
 
