@@ -68,6 +68,8 @@ def test_a_name_that_exists(unchanged: Path, tmp_path: Path, capsys: pytest.Capt
     )
     status, output = run(capsys, "add", unchanged, "--class", "red", new / "red")
     assert status == 2 and "exists already" in output
+    status, output = run(capsys, "add", unchanged, paint(tmp_path / "two", ["red", "green"], 2))
+    assert status == 2 and "classes 'green', 'red' exist already; to give them more examples" in output
 
 
 def test_an_empty_folder(unchanged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
