@@ -42,6 +42,9 @@ STRENGTHS = (0.0, 4.0)
 
 _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES, _PICTURES = 60, 15, 60
+_AT_ONCE = (
+    2 * WAYS - 2
+)  # base classes that play novel together, where there are enough: half of them are added
 _CLASSES, _DRAWS = 200, 3000  # for strays: classes that play, and draws of examples of them
 _AT_LEAST, _AT_MOST, _STEPS = 15, 100, 100  # such draws of each class, limits that are tried
 _RIDGE = 1e-3
@@ -212,7 +215,7 @@ class _Pool:
 def _pools(bank: FeatureBank, played: FeatureBank) -> list[_Pool]:
     where, pools = where_to_play(played), []
     names = [bank.class_names[c] for c in bank.base_classes]
-    for split in splits(played, where, images=max(STRAYS), at_once=2 * WAYS - 2) if where is not None else ():
+    for split in splits(played, where, images=max(STRAYS), at_once=_AT_ONCE) if where is not None else ():
         away = frozenset(names).intersection(split.pool.names)
         place = {name: i for i, name in enumerate(name for name in names if name not in away)}
         held_out = split.held_out

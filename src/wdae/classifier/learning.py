@@ -186,8 +186,8 @@ def _knowledge(
         found = unit(bank.select(Part.BASE_TRAIN).features.float()).mean(0)
         own = Background.of_linear(weight, bias, bank.mean_length(), usual, found)
         info["background"] = len(own.bias)
-    all_play = bank.n_base <= config.max_classes
-    detector = fit_detector(bank, bank if all_play else played, outliers, own, seed=config.seed)
+    may_play = bank if bank.n_base <= config.max_classes else played  # all: no method must not know them
+    detector = fit_detector(bank, may_play, outliers, own, seed=config.seed)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
     method.balance = replace(method.balance, figures=figures)
     if config.refine_base is not None and isinstance(method, WDAE):
