@@ -3,11 +3,13 @@
     python benchmarks/unknown.py --bank BANK                        # the ready model, its backbone's features
     python benchmarks/unknown.py --bank BANK --learn --name lite0   # a model learned from a bank
     python benchmarks/unknown.py --bank BANK --learn --name lite0-stranger --background lite0 --strangers
+    python benchmarks/unknown.py --bank BANK --learn --name lite0-few --background lite0 --few 20 50
 
 With ``--background`` the model is learned as from pictures that this network has seen: the classes that it
 was trained on take part, and pictures of nothing. ImageNet's classes hold those that are asked for as unseen;
 ``--strangers`` leaves these out, so that what is unseen is strange to the network's classifier too, as most
-things are that people photograph.
+things are that people photograph. With ``--few`` the model is one of so many classes and pictures of each, as
+of a folder of somebody's own: no validation classes, so base classes play unknown.
 
 Five novel classes at a time are added; false alarms are counted on held-out base pictures and on other
 pictures of the five, catches on the novel classes that were not added. Everything was chosen on validation
@@ -35,6 +37,7 @@ from wdae.bank import ClassSet
 from wdae.classifier import Model
 from wdae.classifier.embedded import embedded_model, imagenet_classes
 from wdae.classifier.explain import explain
+from wdae.classifier.learn_job import LearnConfig
 from wdae.classifier.learning import learn_from_bank
 from wdae.classifier.picture_backbone import load_backbone
 from wdae.classifier.picture_bank import outlier_features
@@ -49,7 +52,9 @@ def called_unknown(model: Model, rows: torch.Tensor) -> float:
     return float(is_unknown(model, model.head, rows, model.scores(rows), RATE).double().mean())
 
 
-def added(base: Any, pool: ClassSet, held: ClassSet, n_shot: int, draws: int, tried: int) -> dict[str, Any]:
+def added(
+    base: Any, pool: ClassSet, held: torch.Tensor, n_shot: int, draws: int, tried: int
+) -> dict[str, Any]:
     """False alarms, catches, and accuracies expected and found, with WAYS novel classes of so many shots."""
     generator = torch.Generator().manual_seed(n_shot)
     rows: list[list[float]] = []
@@ -63,7 +68,7 @@ def added(base: Any, pool: ClassSet, held: ClassSet, n_shot: int, draws: int, tr
         model = Model(base)
         model.add({f"new {c}": images[c][:n_shot] for c in chosen})
         own = torch.cat([images[c][n_shot : n_shot + QUERIES] for c in chosen])
-        known = held.features[torch.randperm(len(held.features), generator=generator)[: WAYS * QUERIES]]
+        known = held[torch.randperm(len(held), generator=generator)[: WAYS * QUERIES]]
         unseen = torch.cat([images[c][:QUERIES] for c in others])
         rows.append([called_unknown(model, some) for some in (known, own, unseen)])
         if number < tried:
@@ -144,18 +149,39 @@ def own_classes(bank: FeatureBank, options: argparse.Namespace) -> tuple[torch.T
     return found.weight.detach()[rows], found.bias.detach()[rows], found.mean_feature()
 
 
+def of_few(bank: FeatureBank, classes: int, images: int) -> FeatureBank:
+    """The bank with so many base classes, drawn at random, of so many images, and its novel classes."""
+    generator = torch.Generator().manual_seed(0)
+    stays = bank.parts == Part.NOVEL.code
+    n_held = round(LearnConfig().held_out * images)
+    for place in torch.randperm(bank.n_base, generator=generator)[:classes].tolist():
+        own = bank.labels == bank.base_classes[place]
+        for part, count in ((Part.BASE_TRAIN, images - n_held), (Part.BASE_HELD_OUT, n_held)):
+            rows = (own & (bank.parts == part.code)).nonzero()[:, 0]
+            stays[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    return FeatureBank.build(
+        bank.features[stays], bank.labels[stays], bank.class_names, bank.parts[stays], info=bank.info
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bank", type=Path, required=True)
     parser.add_argument("--learn", action="store_true", help="learn a model from the bank, by class means")
     parser.add_argument("--background", choices=sorted(LITE), help="the network that the features are of")
     parser.add_argument("--strangers", action="store_true", help="without the unseen classes among its own")
+    parser.add_argument("--few", type=int, nargs=2, metavar=("CLASSES", "IMAGES"), help="of base classes")
     parser.add_argument("--name", default="resnet12")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--tried", type=int, default=4, help="draws whose classes are tried out too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     bank = FeatureBank.open(options.bank)
+    pictures, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
+    if options.few:
+        bank = of_few(bank, *options.few)
+    base = {bank.class_names[c] for c in bank.base_classes}
+    held = torch.cat([pictures.of_class(c) for c, name in enumerate(pictures.names) if name in base])
     model = embedded_model()
     if options.learn:
         backbone = None if options.background is None else load_backbone(options.background)
@@ -163,18 +189,18 @@ def main() -> None:
         own = own_classes(bank, options)
         model = learn_from_bank(bank, method="initial-estimate", outliers=outliers, background=own)
         model.backbone = backbone
-    held, pool = bank.select(Part.BASE_HELD_OUT), bank.select(Part.NOVEL)
     before = replace(model.base, detector=None)
     record: dict[str, Any] = {
         "model": options.name,
         "false_alarms": RATE,
         "background_classes": model.base.info.get("background", 0),
         "base_classes": len(model.base.names),
+        "base_images": max(bank.counts(Part.BASE_TRAIN)) + max(bank.counts(Part.BASE_HELD_OUT)),
         "said": {
             k: v for k, v in model.base.calibration.figures.items() if k.startswith(("caught", "stray"))
         },
         "nothing_added": {
-            "base_called_unknown": called_unknown(Model(model.base), held.features),
+            "base_called_unknown": called_unknown(Model(model.base), held),
             "unseen_called_unknown": called_unknown(Model(model.base), pool.features),
         },
     }
