@@ -55,8 +55,8 @@ Pictures of classes that a model was never shown, called unknown where 5 % of pi
 be, base and added alike; five novel classes are added, the other fifteen are unseen. *By best score*: the
 same without the detector of the unknown, by a threshold on the highest score, set on base pictures; in
 brackets how many pictures of added classes it calls unknown. Those of base classes are held-out ones, among
-them those that the threshold was set on; added classes are new to it. *Noise*, *text* and *flat* are pictures drawn by code,
-as JPEG. A *stray* is a picture of another class among the examples that a class is added with.
+them those that the threshold was set on; added classes are new to it. *Noise*, *text* and *flat* are pictures
+drawn by code, as JPEG. A *stray* is a picture of another class among the examples that a class is added with.
 
 *Is it enough?* is what `wdae explain` says of an added class: the share of its pictures that will be
 recognised among all classes, now and when it has five examples more. *Found*: that share of pictures that the
