@@ -112,14 +112,16 @@ def test_zero_shots_other_sizes_and_values_that_are_not_numbers(learned: Path) -
     model = load(learned)
     for features, output in (
         (torch.zeros(0, 32), "has 0 examples; give at least 1"),
-        (torch.ones(2, 31), r"shape \[2, 31\], the model works on \[k, 32\]"),
-        (torch.ones(32), r"shape \[32\]"),
+        (torch.ones(2, 31), r"shape \[2, 31\], the model works on \[k, 32\]; use the backbone"),
+        (torch.ones(32), r"shape \[32\], the model works on \[k, 32\]; give a row for each example"),
         (torch.full((2, 32), float("nan")), "NaN, infinite or all zeros, the first is number 0"),
         (torch.full((2, 32), float("inf")), "NaN, infinite or all zeros"),
         (torch.zeros(2, 32), "all zeros"),
     ):
         with pytest.raises(ModelError, match=output):
             model.add({"okapi": features})
+    with pytest.raises(ModelError, match=r"examples are features, .*; of pictures, model.backbone.features"):
+        model.add({"okapi": ["a.jpg"]})
     with pytest.raises(ModelError, match="no classes to add"):
         model.add({})
     with pytest.raises(ModelError, match=r"shape \[3, 5\]"):

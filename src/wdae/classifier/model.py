@@ -182,12 +182,21 @@ class Model:
             )
 
     def _checked_features(self, name: str, features: Tensor) -> Tensor:
-        features = torch.as_tensor(features)
         shown, dim = repr(shorten(name)), self.base.dim
+        try:
+            features = torch.as_tensor(features)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"class {shown}: examples are features, an array [k, {dim}]; of pictures,"
+                " model.backbone.features(files) makes them"
+            ) from error
         if features.ndim != 2 or (len(features) and features.shape[1] != dim):
+            advice = "use the backbone that the model was learned with"
+            if features.shape == (dim,):
+                advice = "give a row for each example"
             raise ModelError(
                 f"class {shown}: features have shape {list(features.shape)}, the model works on [k, {dim}];"
-                " use the backbone that the model was learned with"
+                f" {advice}"
             )
         if not len(features):
             raise ModelError(f"class {shown} has 0 examples; give at least 1")
