@@ -86,14 +86,16 @@ def with_queries_apart(bank: FeatureBank) -> tuple[FeatureBank, FeatureBank]:
     """The bank that a model is learned from, and the one that all are measured on.
 
     Where base weights are learned with a model, held-out pictures return into them: then half of these are
-    kept from it, and are the queries.
+    kept from it, and are the queries. The other half are base images like any for the other methods.
     """
     if bank.base_weights is not None:
         return bank, bank
     held = (bank.parts == Part.BASE_HELD_OUT.code).nonzero()[:, 0]
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(1))
-    first, second = (_without(bank, held[some]) for some in order.chunk(2))
-    return first, second
+    queries, returning = order.chunk(2)
+    parts = bank.parts.clone()
+    parts[held[returning]] = Part.BASE_TRAIN.code
+    return _without(bank, held[queries]), replace(bank, parts=parts)
 
 
 def _without(bank: FeatureBank, away: Tensor) -> FeatureBank:
@@ -325,7 +327,8 @@ def main() -> None:
     facts = {
         "bank": {key: bank.info.get(key) for key in ("source", "backbone", "images_a_class")},
         "base_classes": bank.n_base,
-        "base_images": max(bank.counts(Part.BASE_TRAIN)),
+        "base_images": round(sum(bank.counts(Part.BASE_TRAIN)) / bank.n_base),
+        "brings_base_weights": bank.base_weights is not None,
         "learned_with": model.base.info.get("recipe", {}).get("name"),
         "expected_share": {str(k): v for k, v in sorted(model.base.calibration.protecting.items())},
     }

@@ -28,6 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from torch import Tensor
 
+from base_novel import fewer_images
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import embedded_bank
 from wdae.classifier import BaseKnowledge, Model, learn, load, save
@@ -152,13 +153,14 @@ def accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], n_base:
     """Novel among novel, base among base, and all among all (both kinds counting half)."""
     novel = labels >= n_base
     right = scores.argmax(1) == labels
+    novel_right, base_right = float(right[novel].mean()), float(right[~novel].mean())
     return {
         "novel": float((scores[novel][:, n_base:].argmax(1) + n_base == labels[novel]).mean()),
         "base": float((scores[~novel][:, :n_base].argmax(1) == labels[~novel]).mean()),
-        "novel_among_all": float(right[novel].mean()),
-        "base_among_all": float(right[~novel].mean()),
-        "all": float((right[novel].mean() + right[~novel].mean()) / 2),
-        "harmonic": float(statistics.harmonic_mean([right[novel].mean(), right[~novel].mean()])),
+        "novel_among_all": novel_right,
+        "base_among_all": base_right,
+        "all": (novel_right + base_right) / 2,
+        "harmonic": statistics.harmonic_mean([novel_right, base_right]),
     }
 
 
@@ -288,6 +290,9 @@ def twenty_added(bank: FeatureBank, model: Model) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bank", type=Path, help="a feature bank; the embedded one by default")
+    parser.add_argument(
+        "--base-images", type=int, help="of each base class, for every method; all by default"
+    )
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--slow-draws", type=int, default=40, help="draws that slow rivals take part in")
     parser.add_argument("--repeats", type=int, default=300)
@@ -314,10 +319,13 @@ def main() -> None:
         report["predict_1000"] = predicting(1000, 100_000, 5)
     if options.only != "speed":
         bank = FeatureBank.open(options.bank) if options.bank else embedded_bank()
+        if options.base_images is not None:
+            bank = fewer_images(bank, options.base_images)
         began = time.perf_counter()
         model = learn(bank, recipe=None if options.steps is None else {"training.steps": options.steps})
         report["learn_s"] = time.perf_counter() - began
         report["bank"] = bank.info | {"n_base": bank.n_base, "dim": bank.dim}
+        report["base_images"] = max(bank.counts(Part.BASE_TRAIN))
         report["method"] = model.base.method.describe()
         methods = {path.name: path for path in options.runs}
         report["research"] = research(bank, model, methods, options.episodes)

@@ -113,8 +113,8 @@ where a mistake matters.
 **Not in benchmarks.** It was trained on ImageNet pictures of {classes} classes. Do not use it to
 compare methods on a benchmark that tests on those classes or pictures: ImageNet, ImageNet-FS,
 tieredImageNet, or sets that share their kinds (birds, dogs and others). On MiniImageNet its novel
-classes are unseen; its validation classes are not unseen, since everything was chosen on them. The
-project's tables have backbones of their own.
+classes are unseen; its validation classes are not unseen, since everything was chosen on them. On
+MiniImageNet some of the project's tables use it, and say so; the others have backbones of their own.
 
 **Licence note.** The weights are ours, under the project's licence (Apache-2.0). MiniImageNet is
 made of ImageNet pictures, whose terms allow research use; none of them is included.
@@ -291,7 +291,11 @@ def _readme(card: dict[str, Any], bank: FeatureBank, out: Path, choice: str, epi
         method=ready.base.method.name,
         choice_episodes=min(episodes, _CHOICE_EPISODES),
         choice=choice,
-        ready="\n".join(f"| {label(k)} | {v:.3f} |" for k, v in figures.items() if not k.endswith("_before")),
+        ready="\n".join(
+            f"| {label(k)} | {v:.3f} |"
+            for k, v in figures.items()
+            if not (k.endswith("_before") or k.startswith("strength_"))
+        ),
         added_episodes=few,
         kept=0 if ready.base.held_out is None else len(ready.base.held_out.labels),
         added="\n".join(shots),

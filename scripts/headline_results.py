@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,17 +22,19 @@ from wdae.reproduce.seeds import seeds_table, spread
 Json = dict[str, Any]
 Lines = dict[tuple[str, int], Json]
 LABELS = {row.name: row.label for row in MINI_IMAGENET.rows}
+LABELS["wdae-gnn-plus-any-shots"] = "wDAE-GNN+ (ours), for any number of shots"
 PAPER_ROWS = (BASELINE, "lwof", "wdae-mlp", "wdae-gnn")
-HEADLINE = "resnet12-embedded"
+HEADLINE = "from-pictures"
 """The record whose rows stand in the README."""
 RAW = (BASELINE, "lwof", "wdae-mlp-paper", "wdae-gnn-paper")
 BALANCED = ("initial-estimate-balanced", "lwof-balanced", "wdae-mlp", "wdae-gnn", "wdae-gnn-plus")
 STEPS = (("lwof", BASELINE), ("wdae-mlp", BASELINE), ("wdae-gnn", BASELINE))
 STEPS += (("wdae-gnn", "lwof"), ("wdae-gnn", "wdae-mlp"))
 SHORT = {BASELINE: "initial", "lwof": "LwoF", "wdae-mlp": "MLP", "wdae-gnn": "GNN"}
+_AS_PUBLISHED = {"wdae-mlp": "wdae-mlp-paper", "wdae-gnn": "wdae-gnn-paper"}
 FORMS: tuple[tuple[str, str, int, dict[str, str]], ...] = (
-    ("novel", "raw", 2, {}),
-    ("all", "raw", 3, {"wdae-mlp": "wdae-mlp-paper", "wdae-gnn": "wdae-gnn-paper"}),
+    ("novel", "raw", 2, _AS_PUBLISHED),
+    ("all", "raw", 3, _AS_PUBLISHED),
     ("all", "balanced", 3, {BASELINE: "initial-estimate-balanced", "lwof": "lwof-balanced"}),
 )
 """Accuracy, how novel scores stand to base scores, the paper's table, and the rows that are meant there."""
@@ -45,14 +48,22 @@ GLANCE_WORDS = """\
   and one half of the held-out base pictures; the other half are the base queries. *All* depends on them, and
   *area* on the slope: compare balanced rows with balanced ones, and raw ones with raw ones.
 - Rows of the paper are on its features, rows of ours on ours: compare gains over the initial estimate.
+- Rows of ours are of one seed of stage 2, 0. Lines and tables below say what other seeds give.
 """
+SEEDED: tuple[tuple[str, str, str, int, str], ...] = (
+    ("wDAE-GNN, ε of the paper, over the initial estimate", RAW[3], RAW[0], 2, "novel"),
+    ("wDAE-GNN over the initial estimate, both balanced", BALANCED[3], BALANCED[0], 3, "novel all"),
+    ("wDAE-GNN+ over wDAE-GNN, both balanced", BALANCED[4], BALANCED[3], 3, "novel all"),
+)
+"""Gains whose spread over seeds is said: words, row, over which, the paper's table, accuracies."""
 
 
 def at_a_glance(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     """The main rows, what they say, whether the paper's order holds, and other seeds."""
     out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
     for record in records:
-        out += [*findings(record), ""]
+        said = findings(record, seeds)
+        out += [*([f"{record['title']}:", ""] if len(records) > 1 else []), *said, ""]
     out += order_section(records, seeds)
     for record in records:
         out += over_seeds(record, seeds)
@@ -103,13 +114,47 @@ def _percent(line: Json | None, metric: str) -> str:
     return "" if value is None else Estimate.from_dict(value).percent()
 
 
-def findings(record: Mapping[str, Any], folder: str = "") -> list[str]:
-    """What the rows of a record say: the denoiser's share, where LwoF is ahead, and how far it has moved.
+def findings(record: Mapping[str, Any], seeds: Sequence[Json], folder: str = "") -> list[str]:
+    """What the rows of a record say: gains over seeds, the denoiser's share, where LwoF is ahead.
 
     ``folder`` is that of the documents, seen from the page.
     """
     lines = _lines(record, "held-out")
-    return [f"- {text}" for text in (*_shares(lines), *_lwof(lines, folder)) if text]
+    own = list(of_record(record, seeds).values())
+    words = (*_gains(own), *_curve(lines), *_shares(lines), *_lwof(own, folder))
+    return [f"- {text}" for text in words if text]
+
+
+def _gains(own: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The gains that a reader looks for first, over seeds, and the paper's where it has them."""
+    known = REPORTED["mini-imagenet"][2]
+    spread = f", mean ± standard deviation over {len(own)} seeds of stage 2" if len(own) > 1 else ""
+    out = []
+    for words, row, over, number, metrics in SEEDED:
+        found = []
+        for metric in metrics.split():
+            for k in (1, 5):
+                gains = [_gain(one, number, row, over, metric, k) for one in own]
+                there = [gain for gain in gains if gain is not None]
+                text = _over_seeds(there)
+                if row == RAW[3] and text:
+                    paper = known["wdae-gnn"][metric][k][0] - known[BASELINE][metric][k][0]
+                    text += f" (paper: {paper:+.2f})"
+                found += [(metric, k, text)] if text else []
+        out += [f"{words}, in points{spread}: {_listed(found)}."] if found else []
+    return out
+
+
+def _curve(lines: Lines) -> list[str]:
+    """The area, which no offset changes, of wDAE-GNN as the paper has it."""
+    found = [(k, _difference(lines, RAW[3], RAW[0], "area", k)) for k in (1, 5)]
+    text = ", ".join(f"{k}-shot {gain:+.2f}" for k, gain in found if gain is not None)
+    return [
+        "Area under the curve of base against novel accuracy, which no offset of novel scores"
+        f" changes: wDAE-GNN, ε of the paper, over the initial estimate, in points, seed 0: {text}."
+        if text
+        else ""
+    ]
 
 
 def _shares(lines: Lines) -> list[str]:
@@ -122,16 +167,18 @@ def _shares(lines: Lines) -> list[str]:
 
     whole, edges = gains("-no-denoiser"), gains("-no-neighbours")
     return [
-        f"What the denoiser brings to wDAE-GNN+, in points over the same without it: {whole}. The rest of its"
-        " gain is space, base weights and balance."
+        f"What the denoiser brings to wDAE-GNN+, in points over the same without it, seed 0: {whole}. The"
+        " rest of its gain is space, base weights and balance."
         if whole
         else "",
         f"What the graph brings to that, over each class denoised alone: {edges}." if edges else "",
     ]
 
 
-def _lwof(lines: Lines, folder: str) -> list[str]:
-    """Where LwoF, scored alike, has the higher mean, and how far it has moved from its start."""
+def _lwof(own_seeds: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
+    """Where LwoF, scored alike, has the higher mean, and how far it has moved from its start in any seed."""
+    each = [_lines(record, "held-out") for record in own_seeds]
+    lines = each[0]
     forms = (("raw scores", "lwof", "wdae-gnn-paper"), ("balanced", "lwof-balanced", "wdae-gnn"))
     out = []
     for form, rival, own in forms:
@@ -142,12 +189,14 @@ def _lwof(lines: Lines, folder: str) -> list[str]:
             if (_difference(lines, rival, own, m, k) or 0) > 0
         ]
         out.append(f"LwoF is ahead of wDAE-GNN, {form}: {_listed(ahead)}." if ahead else "")
-    moved = [_difference(lines, "lwof", BASELINE, m, k) for m in ("novel", "all") for k in (1, 5)]
+    places = [(m, k) for m in ("novel", "all") for k in (1, 5)]
+    moved = [_difference(one, "lwof", BASELINE, m, k) for one in each for m, k in places]
     if all(one is not None for one in moved):
         most = max(abs(one) for one in moved if one is not None)
         out.append(
             f"LwoF starts here at the initial estimate, on frozen features ([Notation]({folder}notation.md)),"
-            f" and has moved by {most:.2f} points at most: its row says little of the system as published."
+            f" and has moved by {most:.2f} points at most{' in any seed' * (len(each) > 1)}: its row says"
+            " little of the system as published."
         )
     return out
 
@@ -193,7 +242,8 @@ def over_seeds(record: Mapping[str, Any], seeds: Sequence[Json]) -> list[str]:
 def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     """Whether the paper's order holds: gains at one shot beside the paper's, over seeds if there are some."""
     head = ["accuracy", "scores", "whose", *(f"{SHORT[a]} over {SHORT[b]}" for a, b in STEPS)]
-    rows, words, intervals = [], [], []
+    rows, intervals = [], []
+    words: dict[str, list[str]] = {record["title"]: [] for record in records}
     for metric, scores, number, names in FORMS:
         known = REPORTED["mini-imagenet"][number]
         means = {name: known[name][metric][1][0] for name in PAPER_ROWS if name in known}
@@ -212,14 +262,25 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
                 continue
             rows.append([metric, scores, whose, *map(_over_seeds, whole)])
             intervals += [one.ci95 for gains in whole for one in gains if one.ci95 == one.ci95]
-            words.append(_verdicts(f"{metric.capitalize()}, {scores}", whole, means))
+            form = f"{metric.capitalize()}, {scores}"
+            said = form if len(records) == 1 else f"{whose}: {form.lower()}"
+            words[record["title"]].append(_verdicts(said, whole, means))
     n_seeds = max((len(of_record(record, seeds)) for record in records), default=1)
     out = ["### Does the paper's order hold?", "", "Gains at one shot, in points, paired episode by episode."]
     if n_seeds > 1:
         out[-1] += f" Ours: mean ± standard deviation over {n_seeds} seeds of stage 2."
         if intervals:
             out[-1] += f" The 95 % interval within a seed is {100 * max(intervals):.2f} at most."
-    return [*out, "", *markdown_table(head, rows, left=head[:3]), "", *words, ""]
+    out += ["", *markdown_table(head, rows, left=head[:3]), ""]
+    out += [
+        "*Raw*: denoisers with the ε of the paper. The paper has no balance: balanced rows are held against"
+        " its raw ones. *Holds*: the sign is the paper's"
+        + (", in every seed," if n_seeds > 1 else "")
+        + " and the interval excludes zero, however small the gain is; *reversed*: the same with the other"
+        " sign; *level*: neither.",
+        "",
+    ]
+    return [*out, *itertools.chain(*words.values()), ""]
 
 
 def _over_seeds(gains: Sequence[Estimate]) -> str:
@@ -245,20 +306,23 @@ def _verdicts(form: str, found: Sequence[Sequence[Estimate]], paper: Mapping[str
     return f"- {form}: {'; '.join(parts)}."
 
 
-def _gain(record: Mapping[str, Any], number: int, row: str, over: str, metric: str) -> Estimate | None:
+def _gain(
+    record: Mapping[str, Any], number: int, row: str, over: str, metric: str, n_shot: int = 1
+) -> Estimate | None:
     """The paired gain of a row over another in a table of that number, or the difference of their means."""
     means: dict[str, float] = {}
     gain = None
     for table in record["tables"]:
         if table["number"] != number or table["role"] == "trainval":
             continue
-        lines = {line["row"]: line for line in table["rows"] if line["n_shot"] == 1}
+        lines = {line["row"]: line for line in table["rows"] if line["n_shot"] == n_shot}
         has = {name: line for name, line in lines.items() if metric in line["metrics"]}
         means |= {name: line["metrics"][metric]["mean"] for name, line in has.items()}
         if table.get("reference", BASELINE) == over:
             gain = gain or lines.get(row, {}).get("gains", {}).get(metric)
         for pair in table["pairs"]:
-            if (pair["row"], pair["n_shot"]) == (row, 1) and pair["over"] == lines.get(over, {}).get("label"):
+            same = (pair["row"], pair["n_shot"]) == (row, n_shot)
+            if same and pair["over"] == lines.get(over, {}).get("label"):
                 gain = gain or pair["gains"].get(metric)
     if gain:
         return Estimate.from_dict(gain)

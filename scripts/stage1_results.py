@@ -32,11 +32,12 @@ METRICS = ("novel", "base", "all")
 POINTS = 150
 WORDS = """\
 Recognition models trained on the 64 base classes; validation classes say which to keep. Figures are the
-initial estimate's, 5-way on the 20 novel classes, on other episodes than those of the tables below; *base*
+initial estimate's, 5-way on the 20 novel classes, on other episodes than those of the other tables; *base*
 is accuracy on held-out pictures among the base classes. *Single*: features of one picture; *mirrored*: mean
 over the picture and its mirror image, at one size or several; *crops*: and over random crops. Accuracies on
-validation classes in the list are of single pictures, 2,000 episodes. Images/s count turned copies. The
-paper's initial estimate, on single pictures:
+validation classes in the list are of single pictures, 2,000 episodes. Images/s count turned copies. A model
+of the list that has no row in the table was not measured in this way. The paper's initial estimate, on single
+pictures:
 """
 
 

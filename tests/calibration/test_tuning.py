@@ -149,6 +149,8 @@ def test_base_classes_that_play_novel(small_bank: FeatureBank) -> None:
     for part in parts:
         assert not set(part.pool.names) & set(part.held_out.names)
         assert len(part.base.weights) == len(part.held_out.names) == small_bank.n_base - len(part.pool.names)
+    at_once = small_bank.n_base // 3
+    assert [len(splits(small_bank, "base", at_once=n)) for n in (1, at_once, small_bank.n_base)] == [4, 3, 2]
     tuned = tune(wdae(small_bank), small_bank, [1, 3], where="base", steps={1: 0.5}, **OPTIONS)
     assert list(tuned.balance.offsets) == [1, 3]
 

@@ -95,6 +95,23 @@ def test_without_validation_classes_base_classes_play_unknown(bank: FeatureBank)
     assert fit_detector(synthetic_bank(12, 0, 0, 20, 16, seed=2, held_out_per_class=0)) is None
 
 
+def test_classes_that_play_novel_are_unknown_to_the_detector_that_they_are_tried_on() -> None:
+    said, found = [], []
+    for seed in (2, 3, 4):
+        bank = synthetic_bank(24, 0, 24, 30, 64, seed=seed, held_out_per_class=6)
+        detector, pool = fit_detector(bank), bank.select(Part.NOVEL)
+        assert detector is not None and len(detector.strays) == 3
+        five = [pool.of_class(c)[:5] for c in range(5)]
+        others = torch.cat([pool.of_class(c) for c in range(5, 24)])
+        said.append([detector.figures["caught"], detector.figures["caught_5"]])
+        found.append(
+            [rejected(detector, rows, some, RATE) for rows, some in ((pool.features, []), (others, five))]
+        )
+        own = torch.cat([pool.of_class(c)[5:] for c in range(5)])
+        assert rejected(detector, own, five, RATE) < 0.1
+    assert torch.tensor(said).mean(0).tolist() == pytest.approx(torch.tensor(found).mean(0).tolist(), abs=0.1)
+
+
 def test_strays_are_found_at_few_false_warnings(bank: FeatureBank, detector: Detector) -> None:
     pool = bank.select(Part.NOVEL)
     sound, strange = [], []

@@ -229,7 +229,8 @@ def test_a_model_without_held_out_pictures_says_that_it_cannot_tell(
     np.savez(tmp_path / "new.npz", features=torch.randn(2, 8).numpy(), labels=["okapi"] * 2)
     capsys.readouterr()
     assert wdae("add", tmp_path / "m", tmp_path / "new.npz") == 0
-    assert "cannot be told" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "cannot be told" in printed and f"wdae evaluate {tmp_path / 'm'} DIR" in printed
     assert wdae("info", tmp_path / "m") == 0
     assert "no held-out ones to find a balance on" in capsys.readouterr().out
 
@@ -267,7 +268,7 @@ def test_the_commands(small_bank: FeatureBank, tmp_path: Path, capsys: pytest.Ca
     assert wdae("undo", model) == 0
     assert wdae("info", model) == 0
     assert (
-        "that base classes lose little (the default): for classes added from so many examples, "
+        "that base classes lose little (the default); by number of examples of these classes: "
         in capsys.readouterr().out
     )
     assert share_new() < share_new("--expect", "new=0.99")

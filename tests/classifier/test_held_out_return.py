@@ -76,3 +76,13 @@ def test_few_images_give_the_likeliest_weights() -> None:
         return float(((train.features @ unit(rows.float()).T).argmax(1) == train.labels).double().mean())
 
     assert right(weights) >= right(means)
+
+
+def test_weights_are_learned_anew_as_they_were_learned_first() -> None:
+    """Some more images than few ones are not learned from in another way than what was calibrated."""
+    some = synthetic_bank(21, 0, 0, 50, 32, seed=3, held_out_per_class=10)  # 840 images, then 1,050
+    model = learn(replace(some, base_weights=None, cosine_scale=None), method="initial-estimate")
+    parts = some.parts.masked_fill(some.parts == Part.BASE_HELD_OUT.code, Part.BASE_TRAIN.code)
+    every = replace(some, parts=parts).select(Part.BASE_TRAIN)
+    expected = unit(likeliest(unit(every.features.float()), every.labels, 10 * every.unit_means().float()))
+    torch.testing.assert_close(model.base.weights, expected, atol=1e-4, rtol=0)

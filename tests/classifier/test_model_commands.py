@@ -60,6 +60,8 @@ def test_learn_add_predict_remove_undo(
     assert report["figures"]["base_before_adding"] == report["figures"]["base_among_base"]
     assert sum(map(sum, report["confusion"]["counts"])) == 28
     assert (tmp_path / "out" / "confusion.csv").read_text().startswith("true \\ predicted,")
+    assert wdae("evaluate", model, photos / "test") == 0
+    assert f"accuracy on all of these: {report['figures']['accuracy']:.1%}\n" in capsys.readouterr().out
 
     assert wdae("remove", model, "orange", "grey") == 0
     assert load(model).added == ("black",)

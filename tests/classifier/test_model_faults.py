@@ -68,6 +68,8 @@ def test_a_name_that_exists(unchanged: Path, tmp_path: Path, capsys: pytest.Capt
     )
     status, output = run(capsys, "add", unchanged, "--class", "red", new / "red")
     assert status == 2 and "exists already" in output
+    status, output = run(capsys, "add", unchanged, paint(tmp_path / "two", ["red", "green"], 2))
+    assert status == 2 and "classes 'green', 'red' exist already; to give them more examples" in output
 
 
 def test_an_empty_folder(unchanged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,14 +112,16 @@ def test_zero_shots_other_sizes_and_values_that_are_not_numbers(learned: Path) -
     model = load(learned)
     for features, output in (
         (torch.zeros(0, 32), "has 0 examples; give at least 1"),
-        (torch.ones(2, 31), r"shape \[2, 31\], the model works on \[k, 32\]"),
-        (torch.ones(32), r"shape \[32\]"),
+        (torch.ones(2, 31), r"shape \[2, 31\], the model works on \[k, 32\]; use the backbone"),
+        (torch.ones(32), r"shape \[32\], the model works on \[k, 32\]; give a row for each example"),
         (torch.full((2, 32), float("nan")), "NaN, infinite or all zeros, the first is number 0"),
         (torch.full((2, 32), float("inf")), "NaN, infinite or all zeros"),
         (torch.zeros(2, 32), "all zeros"),
     ):
         with pytest.raises(ModelError, match=output):
             model.add({"okapi": features})
+    with pytest.raises(ModelError, match=r"examples are features, .*; of pictures, model.backbone.features"):
+        model.add({"okapi": ["a.jpg"]})
     with pytest.raises(ModelError, match="no classes to add"):
         model.add({})
     with pytest.raises(ModelError, match=r"shape \[3, 5\]"):
@@ -234,7 +238,7 @@ def test_classes_that_a_model_does_not_have_cannot_be_evaluated(
     unchanged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, output = run(capsys, "evaluate", unchanged, paint(tmp_path / "t", ["orange"], 2))
-    assert status == 2 and "no class of the model is called 'orange'" in output
+    assert status == 2 and "no class of the model is called 'orange'; add it to the model, or leave" in output
 
 
 def test_features_that_are_no_base_for_a_model(small_bank: FeatureBank) -> None:

@@ -271,7 +271,7 @@ def test_slips_are_told_before_torch_is_loaded(model: Path, tmp_path: Path) -> N
         (["info", "nowhere"], "does not exist"),
         (["explain", "nowhere", "x"], "does not exist"),
         (["export", "nowhere", "--to", "linear"], "does not exist"),
-        (["evaluate", str(model)], "one folder"),
+        (["evaluate", str(model)], "one folder or file of features, got 0: wdae evaluate MODEL DIR"),
         (["learn", "nowhere", "-o", str(tmp_path / "m")], "nowhere does not exist"),
         (["learn", "-o", str(tmp_path)], "exists already"),
         (["train", "--bank", "nowhere", "-o", "m"], "nowhere does not exist; make one"),

@@ -128,6 +128,9 @@ def test_nothing_there(tmp_path):
         open_dataset(tmp_path / "gone")
     with pytest.raises(DataError, match="nothing recognised"):
         open_dataset(tmp_path)
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match="its pictures have no class; put those of each class into a folder"):
+        open_dataset(tmp_path)
     (tmp_path / "readme.txt").write_text("hello")
     with pytest.raises(DataError, match="neither a folder nor a CSV"):
         open_dataset(tmp_path / "readme.txt")

@@ -1,7 +1,8 @@
-"""What other methods answered is taken up again by ``benchmarks/base_novel.py``, or made anew."""
+"""What other methods get in ``benchmarks/base_novel.py``; their answers, taken up again or made anew."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wdae.bank import FeatureBank
+from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -55,3 +57,19 @@ def test_other_facts_are_measured_anew(base_novel: ModuleType, tmp_path: Path, w
     draws = base_novel.Draws(bank(), 3 if what == "shots" else 2, 1)
     with pytest.raises(AssertionError, match="measured again"):
         draws.by("another" if what == "method" else "nearest mean", never, 1, kept)
+
+
+def test_all_methods_learn_from_the_same_base_images(base_novel: ModuleType) -> None:
+    seen, measured = base_novel.with_queries_apart(replace(bank(), base_weights=None))
+
+    def images(some: FeatureBank, *parts: Part) -> set[tuple[float, ...]]:
+        return {tuple(row) for part in parts for row in some.select(part).features.tolist()}
+
+    known = images(seen, Part.BASE_TRAIN, Part.BASE_HELD_OUT)
+    assert known == images(measured, Part.BASE_TRAIN)
+    assert known.isdisjoint(images(measured, Part.BASE_HELD_OUT))
+
+
+def test_a_bank_with_base_weights_is_measured_as_it_is(base_novel: ModuleType) -> None:
+    some = bank()
+    assert some.base_weights is not None and base_novel.with_queries_apart(some) == (some, some)

@@ -47,11 +47,14 @@ def test_merged_shards_are_the_bank_of_one_process(tmp_path: Path, options: dict
     assert files[0] == files[1]
 
 
-def test_a_picture_that_is_left_out_is_left_out_of_the_merged_bank(tmp_path: Path) -> None:
+def test_a_picture_that_is_left_out_is_left_out_of_the_merged_bank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     extraction(tmp_path)
     (tmp_path / "pictures" / "novel" / "novel-0" / "3.png").write_bytes(b"no picture")
     paths = shards(tmp_path, 4, chunk=16, skip_broken=True)
     extract(extraction(tmp_path, chunk=16, skip_broken=True, stream=True), tmp_path / "whole", ALONE)
+    assert "with --skip-broken false that is an error" in capsys.readouterr().err
     merge_shards(paths, tmp_path / "merged")
     assert FeatureBank.open(tmp_path / "merged").digest == FeatureBank.open(tmp_path / "whole").digest
 

@@ -125,7 +125,9 @@ def test_a_line_is_the_mean_the_papers_figure_and_the_paired_gain(finished: Path
     three = record_of(finished)["tables"][2]
     for n_shot, figure in ((1, 0.5655), (5, 0.67)):
         gnn = line(three, "wdae-gnn-paper", n_shot)
-        own = values(finished, "held-out", "wdae-gnn-paper", n_shot).per_episode
+        measured = values(finished, "held-out", "wdae-gnn-paper", n_shot)
+        assert gnn["bank_digest"] == measured.bank_digest is not None  # as files of wdae compare name it
+        own = measured.per_episode
         start = values(finished, "held-out", "initial-estimate", n_shot).per_episode
         assert gnn["metrics"]["all"]["mean"] == pytest.approx(own["all"].mean())
         assert gnn["paper"]["all"]["mean"] == pytest.approx(figure)

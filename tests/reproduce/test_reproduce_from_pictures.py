@@ -17,6 +17,7 @@ from made_trees import N_BASE, N_NOVEL, N_VALIDATION, STAGE1, STAGE2
 from wdae import FeatureBank, Part
 from wdae.data.splits import load_split
 from wdae.evaluation.table import ResultTable
+from wdae.reproduce import roles
 
 SMALL = ["--held-out", 4, "--episodes", 10, "--curve-episodes", 10, "--queries", 3, "--device", "cpu"]
 SMALL += ["--allow-missing", "--stage1", *STAGE1, "--stage2", *STAGE2]
@@ -25,6 +26,10 @@ SMALL += ["--allow-missing", "--stage1", *STAGE1, "--stage2", *STAGE2]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WDAE_CACHE", str(tmp_path / "cache"))
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def test_mini_imagenet_trains_a_model_for_each_table(
 
 
 def test_mini_imagenet_trains_one_network_for_all_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by default: one training, features of several views, and nothing is trained twice."""
     data, run = made_trees.mini_imagenet(tmp_path / "data"), tmp_path / "run"
@@ -101,8 +106,14 @@ def test_mini_imagenet_trains_one_network_for_all_tables(
     before = metrics.stat().st_mtime_ns
     for gone in (run / "banks", run / "rows"):
         shutil.rmtree(gone)
-    named = ["--data", data, "--stage1", *STAGE1, *small]
-    assert wdae("reproduce", "mini-imagenet", "--resume", "-o", run, *named) == 0
+    words = ["reproduce", "mini-imagenet", "--resume", "-o", run, "--data", data, "--stage1", *STAGE1, *small]
+    seconds = [float((run / "seconds.json").read_text())]
+    with monkeypatch.context() as patch:
+        patch.setattr(roles, "run_extraction", interrupt)
+        assert wdae(*words) == 130
+    seconds.append(float((run / "seconds.json").read_text()))
+    assert wdae(*words) == 0
+    assert seconds[0] < seconds[1] < record_of(run)["seconds"]  # the interrupted call counts
     assert metrics.stat().st_mtime_ns == before
     assert record_of(run)["banks"]["held-out"]["training"] == bank["training"]
 

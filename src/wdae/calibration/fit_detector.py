@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -42,6 +42,9 @@ STRENGTHS = (0.0, 4.0)
 
 _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES, _PICTURES = 60, 15, 60
+_AT_ONCE = (
+    2 * WAYS - 2
+)  # base classes that play novel together, where there are enough: half of them are added
 _CLASSES, _DRAWS = 200, 3000  # for strays: classes that play, and draws of examples of them
 _AT_LEAST, _AT_MOST, _STEPS = 15, 100, 100  # such draws of each class, limits that are tried
 _RIDGE = 1e-3
@@ -55,42 +58,57 @@ def fit_detector(
     background: Background | None = None,
     *,
     seed: int = 0,
-    images: int = 0,
 ) -> Detector | None:
     """A detector for the base classes of a bank; None where no base images are held out.
+
+    Base classes that play novel are unknown to the detector that they are tried on: it is one that was fitted
+    to the others alone.
 
     Args:
         played: the bank whose classes play novel, where it is another.
         outliers: features ``[m, D]`` of pictures of nothing, by kind; every other one is for figures.
         background: the backbone's own classes.
-        images: that of :func:`wdae.calibration.pseudo_novel.splits`.
     """
     if not bank.has(Part.BASE_HELD_OUT):
         return None
     train, held_out = bank.select(Part.BASE_TRAIN), bank.select(Part.BASE_HELD_OUT)
-    known = held_out.features[:: -(-len(held_out.features) // _MOST)]
-    played = bank if played is None else played
-    pools = _pools(bank, played, images)
+    drawn = {kind: rows[::2] for kind, rows in (outliers or {}).items()}
+    asked = {kind: rows[1::2] for kind, rows in (outliers or {}).items()}
+    pools = _pools(bank, bank if played is None else played)
     best: Detector | None = None
     strengths = STRENGTHS if background is not None else STRENGTHS[:1]
     for settings, strength in itertools.product(SETTINGS, strengths):
-        made = _one(train, known, pools, outliers, background, settings, strength, seed)
-        if best is None or (made is not None and made.worth > best.worth):
+        made = _of_base(train, held_out, drawn, background, settings, strength)
+        if made is None:
+            continue
+        tried = []
+        for pool in pools:
+            known = _without(train, pool.away), _without(held_out, pool.away)
+            beside = _of_base(*known, drawn, background, settings, strength, made) if pool.away else made
+            if beside is not None:
+                tried.append((pool, beside))
+        made = _with_added(made, tried, seed)
+        made = replace(made, figures=_figures(made, asked))
+        if best is None or made.worth > best.worth:
             best = made
     return best
 
 
-def _one(
+def _of_base(
     train: ClassSet,
-    known: Tensor,
-    pools: Sequence[_Pool],
-    outliers: Mapping[str, Tensor] | None,
+    held_out: ClassSet,
+    outliers: Mapping[str, Tensor],
     background: Background | None,
     settings: tuple[float, float, bool],
     strength: float,
-    seed: int,
+    like: Detector | None = None,
 ) -> Detector | None:
-    """The detector of one setting."""
+    """The detector of one setting, while nothing is added.
+
+    Args:
+        like: one in which the background counts as much as it shall here; by default ``strength`` says it.
+    """
+    known = held_out.features[:: -(-len(held_out.features) // _MOST)]
     every = -(-len(train.features) // _MOST)
     features, labels = train.features[::every], train.labels[::every]
     plda = PLDA.fit(features, labels, *settings)
@@ -100,12 +118,21 @@ def _one(
     made = Detector(plda, means, train.counts, (), ())
     if background is not None and strength:
         made = _with_background(made, background, features, labels, strength)
+        made = made if like is None else replace(made, strength=like.strength)
     made = replace(made, known=quantiles(made.base_ratios(made.seen(known)).amax(1)))
     if outliers:
-        made = _with_outliers(made, known, {k: rows[::2] for k, rows in outliers.items()})
-    made = replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
-    made = _with_added(made, pools, seed)
-    return replace(made, figures=_figures(made, {k: rows[1::2] for k, rows in (outliers or {}).items()}))
+        made = _with_outliers(made, known, outliers)
+    return replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
+
+
+def _without(images: ClassSet, away: Collection[str]) -> ClassSet:
+    """A set without some of its classes."""
+    if not away:
+        return images
+    stays = [c for c, name in enumerate(images.names) if name not in away]
+    counts, names = images.counts[stays], tuple(images.names[c] for c in stays)
+    features = torch.cat([images.of_class(c) for c in stays])
+    return ClassSet(features, counts.cumsum(0) - counts, counts, names)
 
 
 def _with_background(
@@ -170,68 +197,85 @@ class _Pictures:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Features of pseudo-novel classes, of known base pictures, and which base classes there are."""
+    """Pseudo-novel classes, for a detector that does not know them.
+
+    Attributes:
+        classes: their features ``[k, D]``.
+        known: features of base pictures that are shown beside them.
+        base: which of the detector's base classes take part.
+        away: those of the bank's base classes that play novel.
+    """
 
     classes: list[Tensor]
     known: Tensor
     base: Tensor
+    away: frozenset[str]
 
 
-def _pools(bank: FeatureBank, played: FeatureBank, images: int) -> list[_Pool]:
-    where = where_to_play(played)
-    place = {bank.class_names[c]: i for i, c in enumerate(bank.base_classes)}
-    return [
-        _Pool(
-            [split.pool.of_class(c) for c in range(split.pool.n_classes)],
-            torch.cat([_few(split.held_out.of_class(c)) for c in range(split.held_out.n_classes)]),
-            torch.tensor([place[name] for name in split.held_out.names]),
+def _pools(bank: FeatureBank, played: FeatureBank) -> list[_Pool]:
+    where, pools = where_to_play(played), []
+    names = [bank.class_names[c] for c in bank.base_classes]
+    for split in splits(played, where, images=max(STRAYS), at_once=_AT_ONCE) if where is not None else ():
+        away = frozenset(names).intersection(split.pool.names)
+        place = {name: i for i, name in enumerate(name for name in names if name not in away)}
+        held_out = split.held_out
+        pools.append(
+            _Pool(
+                [split.pool.of_class(c) for c in range(split.pool.n_classes)],
+                torch.cat([_few(held_out.of_class(c)) for c in range(held_out.n_classes)]),
+                torch.tensor([place[name] for name in held_out.names]),
+                away,
+            )
         )
-        for split in (splits(played, where, images=images) if where is not None else ())
-    ]
+    return pools
 
 
-def _with_added(made: Detector, given: Sequence[_Pool], seed: int) -> Detector:
-    pools = []
-    for pool in given:
-        base = pool.base
+@dataclass(frozen=True, eq=False)
+class _Played:
+    """What a detector sees in the pictures of pseudo-novel classes, and beside them."""
 
-        def pictures(rows: Tensor, base: Tensor = base) -> _Pictures:
+    made: Detector
+    classes: list[_Pictures]
+    known: _Pictures
+
+    @classmethod
+    def of(cls, pool: _Pool, made: Detector) -> _Played:
+        def pictures(rows: Tensor) -> _Pictures:
             seen = made.seen(rows)
-            ratios = made.base_ratios(seen, base).amax(1)
+            ratios = made.base_ratios(seen, pool.base).amax(1)
             return _Pictures(seen, share_below(made.known, ratios), made.ordinary(rows))
 
-        pools.append(([pictures(_few(rows)) for rows in pool.classes], pictures(pool.known)))
-    unseen = [some for classes, _ in pools for some in classes]
+        return cls(made, [pictures(_few(rows)) for rows in pool.classes], pictures(pool.known))
+
+
+def _with_added(made: Detector, given: Sequence[tuple[_Pool, Detector]], seed: int) -> Detector:
+    pools = [_Played.of(*one) for one in given]
+    unseen = [some for pool in pools for some in pool.classes]
     if not unseen:
         return made
     found = {}
     for n_shot in SHOTS:
-        if one := _added_classes(made, pools, n_shot, derive_seed(seed, "unknown", n_shot)):
+        if one := _added_classes(pools, n_shot, derive_seed(seed, "unknown", n_shot)):
             found[n_shot] = one
-    alone = joined(*_alone(_Pictures.joined(unseen)))
+    alone = torch.cat([joined(*_alone(some)) for some in unseen])
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
-    strays, noticed = _strays(made, [pool.classes for pool in given], derive_seed(seed, "strays"))
+    strays, noticed = _strays(given, derive_seed(seed, "strays"))
     return replace(made, by_shots=found, strays=strays, figures=figures | noticed)
 
 
-def _strays(
-    made: Detector, pools: Sequence[Sequence[Tensor]], seed: int
-) -> tuple[dict[int, float], dict[str, float]]:
+def _strays(pools: Sequence[tuple[_Pool, Detector]], seed: int) -> tuple[dict[int, float], dict[str, float]]:
     """How little an example agrees with the others in a sound class; strays noticed by that."""
     generator = torch.Generator().manual_seed(seed)
-    count = min(_CLASSES, sum(map(len, pools)))
+    count = min(_CLASSES, sum(len(pool.classes) for pool, _ in pools))
     each = min(_AT_MOST, max(_AT_LEAST, _DRAWS // max(1, count)))
-    seen = [
-        [
-            made.seen(_few(rows[c], _MOST // count))
-            for c in torch.randperm(len(rows), generator=generator)[: -(-count // len(pools))].tolist()
-        ]
-        for rows in pools
-    ]
+    played = []
+    for pool, made in pools:
+        drawn = torch.randperm(len(pool.classes), generator=generator)[: -(-count // len(pools))].tolist()
+        played.append((made, [made.seen(_few(pool.classes[c], _MOST // count)) for c in drawn]))
     found, figures = {}, {}
     for size in STRAYS:
         lowest, odd = [], []
-        for classes in seen:
+        for made, classes in played:
             able = [some for some in classes if len(some.vectors) >= size]
             for c, mine in enumerate(able):
                 if len(able) < 2:
@@ -295,9 +339,7 @@ def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return some.as_base, none, some.ordinary, none + 2
 
 
-def _added_classes(
-    made: Detector, pools: Sequence[tuple[list[_Pictures], _Pictures]], n_shot: int, seed: int
-) -> AddedClasses | None:
+def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedClasses | None:
     """Episodes in which some of the pseudo-novel classes are added, the others never seen."""
     if not pools:
         return None
@@ -305,7 +347,8 @@ def _added_classes(
     ratios: dict[str, list[Tensor]] = {"own": [], "base": [], "unseen": []}
     others: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {"own": [], "base": [], "unseen": []}
     for number in range(_EPISODES):
-        classes, known = pools[number % len(pools)]
+        played = pools[number % len(pools)]
+        made, classes, known = played.made, played.classes, played.known
         able = [c for c, some in enumerate(classes) if len(some) > n_shot]
         n_way = min(WAYS, (len(able) + 1) // 2)
         if not n_way:
@@ -345,8 +388,8 @@ def _added_classes(
         middle = math.exp((low + high) / 2)
         lowest = [familiar(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
         low, high = (math.log(middle), high) if lowest[0] > lowest[1] else (low, math.log(middle))
-    base = _cautious(familiar("base", middle), sum(len(known) for _, known in pools))
-    added = _cautious(familiar("own", middle), sum(len(some) for classes, _ in pools for some in classes))
+    base = _cautious(familiar("base", middle), sum(len(pool.known) for pool in pools))
+    added = _cautious(familiar("own", middle), sum(len(some) for pool in pools for some in pool.classes))
     threshold = min(interpolate(base, RATE), interpolate(added, RATE))
     caught = (familiar("unseen", middle) < threshold).double().mean() if "unseen" in asked else math.nan
     return AddedClasses(curve, base, added, float(caught), middle)

@@ -55,12 +55,16 @@ def where_to_play(bank: FeatureBank) -> Where | None:
 
 
 def splits(
-    bank: FeatureBank, where: Where, device: torch.device | str = "cpu", images: int = 0
+    bank: FeatureBank,
+    where: Where,
+    device: torch.device | str = "cpu",
+    images: int = 0,
+    at_once: int = 0,
 ) -> list[Split]:
     """The validation classes beside all base classes, or a quarter of the base classes at a time.
 
     A base class plays novel with its held-out images; those that it was learned from join them where it has
-    fewer than ``images``.
+    fewer than ``images``. Where a quarter is less than ``at_once`` classes, up to a half of them plays.
     """
     base = base_classes(bank, device)
     held_out = bank.select(Part.BASE_HELD_OUT, device=device)
@@ -70,9 +74,10 @@ def splits(
     if len(filled) < 3:
         return []
     smallest = 2 if len(filled) >= 5 else 1  # classes that play novel together
+    folds = min(_FOLDS, max(2, len(filled) // max(1, at_once)))
     found = []
-    for fold in range(_FOLDS):
-        novel = filled[fold::_FOLDS]
+    for fold in range(folds):
+        novel = filled[fold::folds]
         stays = torch.ones(held_out.n_classes, dtype=torch.bool, device=held_out.device)
         stays[novel] = False
         kept = stays.nonzero().flatten()

@@ -19,18 +19,24 @@ _FEW_IMAGES = 1000  # in all; as many are told apart on held-out ones, and have 
 _MOST_OPERATIONS = 4e12  # a minute or two of one core; beyond, class means do nearly as well
 
 
-def learn_weights(train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int) -> tuple[Tensor, float]:
+def learn_weights(
+    train: ClassSet, held_out: ClassSet | None, epochs: int, seed: int, images: int | None = None
+) -> tuple[Tensor, float]:
     """Base weights ``[N, D]`` and γ, by cross-entropy from the class means on.
 
     From few images they are the likeliest weights with the means as a prior. From more, the means are kept
     where held-out images are told apart worse by the learned weights than by them.
+
+    Args:
+        images: how many there were when weights were first learned, if they are learned anew from more: in
+            the same way, since other weights have other scores than those that were calibrated.
     """
     means = train.unit_means()
     cost = 6.0 * len(train.features) * train.n_classes * train.dim
     epochs = min(epochs, int(_MOST_OPERATIONS / cost))
     if train.n_classes < 2 or not epochs:
         return means, _SCALE
-    if len(train.features) < _FEW_IMAGES:
+    if (images or len(train.features)) < _FEW_IMAGES:
         found = likeliest(unit(train.features.float()), train.labels, _SCALE * means.float())
         lengths = torch.linalg.vector_norm(found, dim=1)
         return unit(found), max(1.0, float(lengths.mean()))

@@ -138,6 +138,7 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
         return base
     train = bank.select(Part.BASE_TRAIN)
     means = torch.allclose(base_classes(bank).weights, train.unit_means(torch.float32), atol=1e-4)
+    n_images = len(train.features)
     parts = bank.parts.masked_fill(bank.parts == Part.BASE_HELD_OUT.code, Part.BASE_TRAIN.code)
     bank = replace(bank, parts=parts)
     train, method, graph = bank.select(Part.BASE_TRAIN), base.method, base.graph
@@ -147,7 +148,8 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
         weights = method.space.weights
     else:
         epochs = 0 if means else config.weight_epochs  # where learning was no gain, means again
-        found, _ = learn_weights(train, None, epochs, derive_seed(config.seed, "base weights"))
+        seed = derive_seed(config.seed, "base weights")
+        found, _ = learn_weights(train, None, epochs, seed, images=n_images)
         weights = unit(found.float())
     if isinstance(method, WDAE) and graph is not None:
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
@@ -188,7 +190,8 @@ def _knowledge(
         found = unit(bank.select(Part.BASE_TRAIN).features.float()).mean(0)
         own = Background.of_linear(weight, bias, bank.mean_length(), usual, found)
         info["background"] = len(own.bias)
-    detector = fit_detector(bank, played, outliers, own, seed=config.seed, images=_ENOUGH)
+    may_play = bank if bank.n_base <= config.max_classes else played  # all: no method must not know them
+    detector = fit_detector(bank, may_play, outliers, own, seed=config.seed)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
     method.balance = replace(method.balance, figures=figures)
     if config.refine_base is not None and isinstance(method, WDAE):

@@ -17,7 +17,7 @@ from wdae.classifier.head import Head, check_share
 from wdae.classifier.history import History, State
 from wdae.classifier.names import check_name, chosen, has_separator, removable, shorten, unknown_classes
 from wdae.classifier.picture_backbone import PictureBackbone
-from wdae.errors import ModelError
+from wdae.errors import ModelError, listed
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
@@ -175,18 +175,28 @@ class Model:
         """Raise where one of the names is a class already; ``more`` is what gives it more examples."""
         taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
         if taken:
+            what, exist, them = ("class", "exists", "it") if len(taken) == 1 else ("classes", "exist", "them")
             raise ModelError(
-                f"class {', '.join(map(repr, taken[:5]))} exists already; to give it more examples use"
-                f" {more}, or choose another name"
+                f"{what} {listed(map(repr, taken))} {exist} already; to give {them} more examples use {more},"
+                " or choose another name"
             )
 
     def _checked_features(self, name: str, features: Tensor) -> Tensor:
-        features = torch.as_tensor(features)
         shown, dim = repr(shorten(name)), self.base.dim
+        try:
+            features = torch.as_tensor(features)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"class {shown}: examples are features, an array [k, {dim}]; of pictures,"
+                " model.backbone.features(files) makes them"
+            ) from error
         if features.ndim != 2 or (len(features) and features.shape[1] != dim):
+            advice = "use the backbone that the model was learned with"
+            if features.shape == (dim,):
+                advice = "give a row for each example"
             raise ModelError(
                 f"class {shown}: features have shape {list(features.shape)}, the model works on [k, {dim}];"
-                " use the backbone that the model was learned with"
+                f" {advice}"
             )
         if not len(features):
             raise ModelError(f"class {shown} has 0 examples; give at least 1")

@@ -95,11 +95,11 @@ def shorten(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
-def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str) -> ModelError:
-    """The error for names that are no class of ``what``."""
+def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str, advice: str = "") -> ModelError:
+    """The error for names that are no class of ``what``, with advice on what to do about the first."""
     first = next(iter(asked))
     hint = nearest(first, known) or "; none was added yet"
-    return ModelError(f"no {what} is called {shorten(first)!r}{hint}")
+    return ModelError(f"no {what} is called {shorten(first)!r}{advice}{hint}")
 
 
 def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str]) -> list[str]:

@@ -152,6 +152,8 @@ FIGURES = {
     "area_base_added": "area below the curve of base against added",
 }
 """The figures of a measurement, in words."""
+PLAIN = ("calibration_error", "area_base_added")
+"""Those that are no shares of pictures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +282,10 @@ def measure(
     place = {name: i for i, name in enumerate(head.names)}
     missing = [name for name in examples if name not in place]
     if missing:
-        raise unknown_classes(missing, head.names, "class in question" if only else "class of the model")
+        what, advice = "class of the model", "; add it to the model, or leave its pictures out"
+        if only is not None:
+            what, advice = "class in question", "; leave its pictures out"
+        raise unknown_classes(missing, head.names, what, advice)
     labels = torch.cat([torch.full((len(rows),), place[name]) for name, rows in examples.items()])
     features = model.check_features(torch.cat(list(examples.values())))
     scores = head.scores(features)

@@ -118,13 +118,15 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
     if not protecting:
         return "pictures of any class alike; there were no held-out ones to find a balance on"
     by_shots = ", ".join(f"{100 * value:.3g} % from {k}" for k, value in protecting.items())
-    return f"{describe_share(None)}: for classes added from so many examples, {by_shots}"
+    return f"{describe_share(None)}; by number of examples of these classes: {by_shots}"
 
 
 def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
     """What share of things that are none of its classes a model calls unknown, by its figures."""
     if not detects:
-        return "told by the best score alone; a model that is learned anew tells it better"
+        return (
+            "told by the best score alone; a model learned from many pictures of each class tells it better"
+        )
     text = "nothing is known of how often it is told: too few classes to try it on"
     if "caught" in figures:
         text = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"

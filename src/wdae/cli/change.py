@@ -87,7 +87,10 @@ def add(
         )
     price = cost(changed, head)
     if price is None:
-        say("base classes: what it costs them cannot be told; this model keeps no held-out pictures of them")
+        say(
+            "base classes: what it costs them cannot be told; this model keeps no held-out pictures of them."
+            f" On labelled pictures of yours: wdae evaluate {model} DIR"
+        )
     else:
         say(price.as_text())
     say(f"{model}: {_size(changed)}")

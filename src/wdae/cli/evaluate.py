@@ -140,12 +140,15 @@ def _evaluate_model(
             " feature bank to draw episodes from: --bank"
         )
     if len(words) != 2:
-        raise ModelError(f"a model is evaluated on one folder or file of features, got {len(words) - 1}")
+        raise ModelError(
+            f"a model is evaluated on one folder or file of features, got {len(words) - 1}:"
+            " wdae evaluate MODEL DIR, where DIR has a folder of pictures per class"
+        )
     share, sources = parse_share(expect), check_sources([Path(words[1])])
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.predictions import FIGURES, measure
+    from wdae.classifier.predictions import FIGURES, PLAIN, measure
     from wdae.classifier.store import load
     from wdae.data.findings import warn_unreadable
     from wdae.storage.files import write_text
@@ -171,4 +174,4 @@ def _evaluate_model(
         if found.trade_off is not None:
             Console().print(found.trade_off.rich())
         for key, value in found.figures.items():
-            say(f"{FIGURES[key]}: {value:.3f}")
+            say(f"{FIGURES[key]}: {value:.3f}" if key in PLAIN else f"{FIGURES[key]}: {value:.1%}")

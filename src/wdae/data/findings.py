@@ -20,6 +20,9 @@ from wdae.parts import Part
 from wdae.printing import warn
 from wdae.storage.files import text_lines
 
+STRICT = "--strict"
+"""The option of most commands that makes pictures that cannot be read an error."""
+
 
 @dataclass
 class Findings:
@@ -105,18 +108,19 @@ def left_out(others: Sequence[str]) -> str:
     return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}{advice}"
 
 
-def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64]) -> None:
+def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64], strict: str = STRICT) -> None:
     """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
-    warn_unreadable([images.describe(row) for row in np.setdiff1d(np.arange(len(images)), read).tolist()])
+    left_out = np.setdiff1d(np.arange(len(images)), read).tolist()
+    warn_unreadable([images.describe(row) for row in left_out], strict)
 
 
-def warn_unreadable(unreadable: Sequence[str]) -> None:
-    """Name every picture that was left out because it could not be read, and say how to be strict."""
+def warn_unreadable(unreadable: Sequence[str], strict: str = STRICT) -> None:
+    """Name every picture that was left out because it could not be read, and the option that forbids it."""
     for name in unreadable:
         warn(f"left out, cannot be read: {name}")
     if unreadable:
         count = "1 picture was" if len(unreadable) == 1 else f"{len(unreadable)} pictures were"
-        warn(f"{count} left out; with --strict (wdae extract: --skip-broken false) that is an error")
+        warn(f"{count} left out; with {strict} that is an error")
 
 
 def read_csv(file: Path) -> Iterator[list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from wdae.data.findings import Findings, folders_in, left_out, part_named
+from wdae.data.findings import Findings, folders_in, left_out, part_named, pictures_in
 from wdae.data.folders import read_csv_list, read_folders
 from wdae.data.image_set import ImageSet
 from wdae.data.imagenet_fs import read_imagenet_fs
@@ -133,6 +133,10 @@ def recognise(root: Path) -> str:
         return "csv"
     if names:
         return "folders"
+    if pictures_in(root):
+        raise DataError(
+            f"{root}: its pictures have no class; put those of each class into a folder of its own"
+        )
     raise DataError(
         f"{root}: nothing recognised in it; expected a folder per class, a CSV list, or MiniImageNet,"
         " tieredImageNet or ILSVRC2012 as they are usually laid out"

@@ -148,7 +148,7 @@ class ExtractJob:
 
     def save_bank(self, path: Path, features: Callable[[], Iterator[Tensor]], dim: int, rows: Rows) -> None:
         """Write the bank of all pictures, from their features in parts and their numbers ``[n]``."""
-        warn_left_out(self.images, rows)
+        warn_left_out(self.images, rows, "--skip-broken false")
         facts = {"class_names": self.images.class_names, "info": self.info()}
         scale = self.classifier()[1]
         stream_bank(

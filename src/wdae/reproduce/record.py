@@ -108,6 +108,7 @@ def _line(
         "n_shot": result.n_shot,
         "n_way": result.n_way,
         "n_episodes": result.n_episodes,
+        "bank_digest": result.bank_digest,
         "metrics": {metric: result.metrics[metric].to_dict() for metric in shown},
         "paper": paper,
         "difference": {m: result.metrics[m].mean - paper[m]["mean"] for m in paper},

@@ -13,25 +13,20 @@ from pydantic import ConfigDict, Field
 
 from wdae.bank import FeatureBank
 from wdae.bank.format import MANIFEST
-from wdae.config import load, recipe_file
 from wdae.config.shipped import EMBEDDED, EMBEDDED_BACKBONE
 from wdae.data.splits import load_split
 from wdae.errors import BankError, DataError, RunError
 from wdae.extract.config import ExtractConfig
 from wdae.extract.run import run_extraction
 from wdae.parts import Part
-from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Network, Role
+from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role
 from wdae.reproduce.config import ReproduceRecipe
-from wdae.reproduce.plan import parse_changes
+from wdae.reproduce.network import best_network, device_of, stage1_config, train_network, without_places
 from wdae.runs.run import Run
-from wdae.stage1.config import Stage1Config
 from wdae.stage1.model_file import CARD, WEIGHTS, Stage1Manifest
-from wdae.stage1.run import run_pretraining
-from wdae.stage1.train import LAST, MODEL
 from wdae.storage import manifest as manifests
 from wdae.storage.files import sha256
-from wdae.storage.records import Count, Info, Record, Text, construct, read_number, read_record, write_json
-from wdae.storage.trust import refuse_untrusted
+from wdae.storage.records import Count, Info, Record, Text, construct, read_record, write_json
 
 _OPTIONS: dict[Role, str] = {"whole": "", "held-out": "held_out_", "trainval": "trainval_"}
 
@@ -131,11 +126,6 @@ def role_sources(recipe: ReproduceRecipe, role: Role) -> tuple[Path | None, Path
     return bank, model
 
 
-def best_network(benchmark: Benchmark, recipe: ReproduceRecipe) -> Network | None:
-    """The benchmark's one network for all tables, unless another way was asked for."""
-    return None if recipe.quick or recipe.stage1_recipe is not None else benchmark.network
-
-
 def expected_cost(benchmark: Benchmark, recipe: ReproduceRecipe) -> str | None:
     """What training the network will take, in words; None where it is not trained."""
     bank, model = role_sources(recipe, "held-out")
@@ -182,7 +172,7 @@ def open_role(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Rol
         seconds: dict[str, float] = {}
         training: dict[str, Any] | None = None
         if model is None:
-            model, training = _stage1(run, benchmark, recipe, role)
+            model, training = train_network(run, benchmark, recipe, role)
             seconds["stage1"] = training["seconds"]
         began = time.perf_counter()
         _extract(benchmark, recipe, model, folder, _views(benchmark, recipe, given_model))
@@ -208,15 +198,7 @@ def _made_from(
     kept |= {key: list(v) if isinstance(v, tuple) else v for key, v in views.items() if v}
     if model is not None:
         return kept | {"model": sha256(model / WEIGHTS)}
-    return kept | {"stage1": _kept(stage1_config(benchmark, recipe, role))}
-
-
-def _kept(config: Stage1Config) -> dict[str, Any]:
-    """What of a recipe of stage 1 must stay the same; where models that it names lie need not."""
-    kept = config.model_dump(mode="json", exclude_defaults=True)
-    kept.pop("start", None)
-    kept.get("distillation", {}).pop("teachers", None)
-    return kept
+    return kept | {"stage1": without_places(stage1_config(benchmark, recipe, role))}
 
 
 def _views(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None) -> dict[str, Any]:
@@ -230,79 +212,11 @@ def _views(benchmark: Benchmark, recipe: ReproduceRecipe, model: Path | None) ->
     return keys
 
 
-def stage1_config(benchmark: Benchmark, recipe: ReproduceRecipe, role: Role) -> Stage1Config:
-    """The recipe of a role's stage 1, with the command line's changes."""
-    network = best_network(benchmark, recipe)
-    changes: dict[str, Any] = {"data.path": str(recipe.data), "data.layout": benchmark.name}
-    changes |= {"seed": recipe.seed, "data.allow_missing": recipe.allow_missing}
-    changes |= {"data.reading": recipe.reading}
-    if role == "held-out":
-        changes["data.held_out"] = recipe.held_out
-    elif role == "trainval":
-        changes["data.classes"] = "base+validation"
-    changes |= parse_changes(recipe.stage1, "--stage1")
-    name = network.recipe if network is not None else recipe.stage1_recipe or benchmark.stage1
-    config = load(Stage1Config, recipe_file(name, benchmark.name), changes)
-    refuse_untrusted(config.backbone, (), "the recipe of stage 1")  # a file may have said --stage1, too
-    return config
-
-
 def needed_roles(benchmark: Benchmark, rows: Iterable[str]) -> list[Role]:
     """The roles of the tables that any of these rows stands in, the reference apart: it stands in all."""
     wanted = set(rows) - {REFERENCE} or {REFERENCE}
     roles = [role for table in benchmark.tables if wanted & set(table.rows) for role in table.roles]
     return list(dict.fromkeys(roles))
-
-
-def _stage1(
-    run: Run, benchmark: Benchmark, recipe: ReproduceRecipe, role: Role
-) -> tuple[Path, dict[str, Any]]:
-    """Train a role's model, go on with it, or take the one an earlier call has finished.
-
-    Returns:
-        The model's folder, and what the record keeps of the training.
-    """
-    config = stage1_config(benchmark, recipe, role)
-    folder = run.path / "stage1" / role
-    clock = folder.with_name(f"{folder.name}.json")
-    if (folder / "recipe.yaml").is_file():
-        begun = load(Stage1Config, folder / "recipe.yaml", outside=True)  # compared, not followed
-        if _kept(begun) != _kept(config):
-            raise RunError(
-                f"stage 1 ({role}) was begun in {folder} with another recipe; give the settings it began "
-                f"with, another folder with -o, or remove {folder} to train it again"
-            )
-    before = read_number(clock)
-    if not (folder / MODEL).is_dir():
-        began = time.perf_counter()
-        resume = (folder / LAST).is_file()
-        try:
-            run_pretraining(config, folder, device=_device(recipe), resume=resume, force=not resume)
-        finally:
-            before += time.perf_counter() - began
-            if clock.parent.is_dir():
-                write_json(clock, before)
-    return folder / MODEL, _facts(config, folder, before)
-
-
-def _facts(config: Stage1Config, folder: Path, seconds: float) -> dict[str, Any]:
-    """What the record keeps of a training: its recipe as resolved, its time, and which weights met in it."""
-    recipe = config.model_dump(
-        mode="json", exclude={"start": True, "data": {"path"}, "distillation": {"teachers"}}
-    )
-    environment = Run(folder).environment()
-    facts: dict[str, Any] = {
-        "recipe": recipe,
-        "seconds": seconds,
-        "environment": {key: environment.get(key) for key in ("commit", "torch", "cpu", "gpu")},
-        "weights": sha256(folder / MODEL / WEIGHTS),
-    }
-    if config.start is not None:
-        facts["start"] = sha256(config.start / WEIGHTS)
-    if config.distillation is not None:
-        facts["teachers"] = [sha256(teacher / WEIGHTS) for teacher in config.distillation.teachers]
-    last: dict[str, Any] = next((line for line in reversed(Run(folder).metrics()) if "kept" in line), {})
-    return facts | last
 
 
 def _extract(
@@ -323,11 +237,7 @@ def _extract(
         allow_missing=recipe.allow_missing,
         stream=streamed,
     )
-    run_extraction(config, folder, device=_device(recipe))
-
-
-def _device(recipe: ReproduceRecipe) -> str | None:
-    return None if recipe.device == "auto" else recipe.device
+    run_extraction(config, folder, device=device_of(recipe))
 
 
 def _check(bank: FeatureBank, role: Role, name: str) -> None:

@@ -109,9 +109,9 @@ def reproduce(run: Run, benchmark: Benchmark, recipe: ReproduceRecipe) -> dict[s
     if cost := expected_cost(benchmark, recipe):
         say(cost)
     placed = {table: role for table in benchmark.tables for role in table.roles[::-1] if role in available}
-    banks = {role: open_role(run, benchmark, recipe, role) for role in dict.fromkeys(placed.values())}
-    job = _Job(run, benchmark, recipe, placed, banks)
     try:
+        banks = {role: open_role(run, benchmark, recipe, role) for role in dict.fromkeys(placed.values())}
+        job = _Job(run, benchmark, recipe, placed, banks)
         job.run_rows(rows)
     finally:
         seconds = _seconds(run, time.perf_counter() - began)  # an interrupted call counts too
