@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,18 @@ def test_saving_again_brings_the_folder_up_to_date(
     with pytest.raises(StorageError, match="another model, or changes that this one lacks"):
         save(other, tmp_path / "model")
     same(load(tmp_path / "model"), model)
+
+
+def test_a_model_that_scores_otherwise_is_not_taken_for_the_one_that_is_there(
+    tmp_path: Path, base: BaseKnowledge
+) -> None:
+    """The same base weights, another balance: what is there would have answered in its place."""
+    save(Model(base), tmp_path / "model")
+    method = copy.copy(base.method)
+    method.balance = replace(base.calibration, gain=2 * base.calibration.gain)
+    with pytest.raises(StorageError, match="another model"):
+        save(Model(replace(base, method=method)), tmp_path / "model")
+    assert load(tmp_path / "model").base.calibration.gain == base.calibration.gain
 
 
 def test_fifty_one_by_one_equal_directly(tmp_path: Path, base: BaseKnowledge) -> None:

@@ -7,6 +7,7 @@ leaves the old state, after it the new one. docs/formats.md describes the format
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,8 +92,11 @@ def _save_again(model: Model, folder: Path) -> None:
     with alone(folder):
         there, manifest = _read(folder)
         n_changes, n_examples = len(there.history.changes), len(there.examples)
-        same_base = there.base.names == model.base.names and torch.equal(
-            there.base.weights, model.base.weights
+        same_base = (
+            there.base.names == model.base.names
+            and torch.equal(there.base.weights, model.base.weights)
+            and type(there.base.method) is type(model.base.method)
+            and _as_text(there.base.calibration) == _as_text(model.base.calibration)
         )
         earlier = there.history.changes == model.history.changes[:n_changes] and all(
             torch.equal(a.feature, b.feature)
@@ -103,6 +107,11 @@ def _save_again(model: Model, folder: Path) -> None:
                 f"{folder} holds another model, or changes that this one lacks; choose another name"
             )
         _commit(folder, manifest, model, n_examples)
+
+
+def _as_text(calibration: Calibration) -> str:
+    """As a file has it: figures that are no numbers equal themselves there."""
+    return json.dumps(calibration.as_json(), sort_keys=True)
 
 
 def _commit(folder: Path, manifest: ModelManifest, model: Model, n_examples: int) -> None:
