@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from wdae.backbones import embed as embedding
 from wdae.backbones.embed import eager_features
 from wdae.bank import FeatureBank
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
+from wdae.extract.config import ExtractConfig
 from wdae.extract.run import extract
 from wdae.parts import Part
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team
 from wdae.stage1.averaging import refresh_statistics
 from wdae.stage1.data import load_data
@@ -306,6 +309,37 @@ def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     trained = load_model(model).network
     assert torch.equal(bank.base_weights, trained.classifier.weight.detach())
     assert bank.cosine_scale == pytest.approx(float(trained.classifier.scale.detach()))
+
+
+def test_less_precise_products_end_with_training_and_extraction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process computes afterwards, class graphs first of all, has all of float32."""
+    precision, seen = torch.get_float32_matmul_precision, set()
+
+    def as_on_a_gpu(device: torch.device) -> ExitStack:
+        return fast_arithmetic(torch.device("cuda"))
+
+    def noted(*given: Any, **named: Any) -> Any:
+        seen.add(precision())
+        return pooled(*given, **named)
+
+    pooled = Backbone.pooled
+    monkeypatch.setattr(Backbone, "pooled", noted)
+    for module in ("wdae.stage1.run", "wdae.extract.job"):
+        monkeypatch.setattr(f"{module}.fast_arithmetic", as_on_a_gpu)
+    folder, cache = drawn_folder(tmp_path / "pictures"), str(tmp_path / "cache")
+    config = recipe(epochs=1, data__path=str(folder), data__cache_dir=cache, data__size=16)
+    outcome = run_pretraining(config, tmp_path / "run", device="cpu")
+    assert outcome is not None and outcome.finished
+    assert (precision(), seen) == ("highest", {"high"})
+    seen.clear()
+    extract(
+        ExtractConfig(data=folder, backbone=str(tmp_path / "run" / "model"), cache_dir=Path(cache)),
+        tmp_path / "bank",
+        ALONE,
+    )
+    assert precision() == "highest" and "high" in seen  # and operations are counted, outside
 
 
 @pytest.mark.parametrize("crop", ["pad", "resized"])

@@ -53,7 +53,6 @@ class ExtractJob:
         workers: int | None = None,
         images: ImageSet | None = None,
     ) -> None:
-        fast_arithmetic(device)
         if config.precision == "auto":
             gpu = device.type == "cuda" and pick_dtype("auto", device) == torch.bfloat16
             config = config.model_copy(update={"precision": "bf16" if gpu else "float32"})
@@ -96,7 +95,8 @@ class ExtractJob:
 
     def chunk(self, start: int) -> tuple[Tensor, Rows, float]:
         """Features of a chunk, the pictures' numbers in the set, and the seconds of the embedding alone."""
-        return self.views.features(self.read, start, min(start + self.config.chunk, self.count))
+        with fast_arithmetic(self.device):
+            return self.views.features(self.read, start, min(start + self.config.chunk, self.count))
 
     def flops(self) -> int:
         """Of all views of one picture."""

@@ -16,7 +16,6 @@ from wdae.errors import RecipeError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
-from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, share_batch_norm
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.averaging import refresh_statistics
@@ -68,7 +67,6 @@ def train_stage1(
     the CPU it reaches exactly the weights of an uninterrupted run.
     """
     began, device, main = time.monotonic(), team.device, team.is_main
-    fast_arithmetic(device)
     batches = data.batches(config, team)
     per_epoch, total = batches.steps_per_epoch, config.epochs * batches.steps_per_epoch
     state = Stage1State(config, len(data.class_names), total, device)
