@@ -65,16 +65,19 @@ def test_offsets_far_away_are_found() -> None:
 
 
 @pytest.mark.parametrize("refine_base", [True, False])
-@pytest.mark.parametrize("n_shot", [1, 3])
-def test_outcomes_are_those_of_an_evaluation(small_bank: FeatureBank, n_shot: int, refine_base: bool) -> None:
+@pytest.mark.parametrize(("n_shot", "n_steps"), [(1, 1), (3, 1), (1, 3)])
+def test_outcomes_are_those_of_an_evaluation(
+    small_bank: FeatureBank, n_shot: int, n_steps: int, refine_base: bool
+) -> None:
     """One pass for all ε, and sums of base scores, give what evaluating each ε with its balance gives."""
-    method = wdae(small_bank, refine_base=refine_base)
+    method = wdae(small_bank, refine_base=refine_base, n_steps=n_steps)
     tuned = tune(method, small_bank, [n_shot], seed=4, **OPTIONS)
     for step in (0.0, 0.4, 1.0):
         outcome = tuned.trials[n_shot][step]
         offset = fit_offset(outcome.scores)
         balance = Calibration(tuned.balance.gain, {n_shot: 1.0}, {n_shot: offset})
-        same = wdae(small_bank, refine_base=refine_base, steps={n_shot: step}, balance=balance)
+        options: dict[str, Any] = {"refine_base": refine_base, "n_steps": n_steps}
+        same = wdae(small_bank, **options, steps={n_shot: step}, balance=balance)
         seed = derive_seed(4, n_shot, 0)
         result = few_way(same, small_bank, n_shot, part=Part.VALIDATION, seed=seed, **OPTIONS)
         assert outcome.novel == pytest.approx(result.metrics["novel"].mean, abs=3e-4)
