@@ -30,6 +30,7 @@ from wdae.runs.run import Run
 from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team
 from wdae.stage1.averaging import refresh_statistics
+from wdae.stage1.batches import Batches
 from wdae.stage1.data import load_data
 from wdae.stage1.distillation import Teachers
 from wdae.stage1.model_file import load_model, save_model
@@ -374,6 +375,32 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
         train_stage1(config, kept, resident_run, ALONE)
         one, other = ([row["loss"] for row in r.metrics() if "loss" in row] for r in (run, resident_run))
         assert one == other
+
+
+def streamed(tmp_path: Path, rank: int = 0, size: int = 1, **changes: Any) -> Batches:
+    folder, changes = drawn_folder(tmp_path / "pictures"), {"data__workers": 0} | changes
+    changes |= {"data__path": str(folder), "data__cache_dir": str(tmp_path / "cache"), "data__size": 16}
+    config = recipe(**changes, data__stream=True)
+    return load_data(config, ALONE.device).batches(config, Team(rank, size, ALONE.device))
+
+
+def test_two_processes_share_a_streamed_batch_as_they_share_one_in_memory(tmp_path: Path) -> None:
+    whole, *shares = (streamed(tmp_path, rank, size) for rank, size in ((0, 1), (0, 2), (1, 2)))
+    for step in (1, 2):  # from within an epoch into the next
+        parts = [share.at(step) for share in shares]
+        assert torch.equal(whole.at(step).labels, torch.cat([part.labels for part in parts]))
+        assert torch.equal(whole.at(step).images, torch.cat([part.images for part in parts]))
+
+
+def test_crops_of_streamed_pictures_follow_the_seed(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"augment__crop": "resized", "augment__flip": 0.0, **STILL}
+    one, same, other = (streamed(tmp_path, seed=seed, **changes) for seed in (0, 0, 1))
+    rows = torch.arange(len(one.order(0)))
+    for batches in (one, same, other):  # one order, so that crops alone can differ
+        batches.order = lambda _: rows  # type: ignore[method-assign]
+    assert torch.equal(one.at(0).images, same.at(0).images)
+    assert torch.equal(one.at(0).labels, other.at(0).labels)
+    assert not any(torch.equal(a, b) for a, b in zip(one.at(0).images, other.at(0).images, strict=True))
 
 
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
