@@ -9,7 +9,7 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.calibration.balance import SLOPES, fit_offset, tune
-from wdae.calibration.pseudo_novel import QueryScores, set_aside, splits, where_to_play
+from wdae.calibration.pseudo_novel import QueryScores, halves, set_aside, splits, where_to_play
 from wdae.calibration.step_size import TUNED_STEPS, Trial, choose
 from wdae.errors import EpisodeError
 from wdae.evaluation.protocol import few_way
@@ -214,3 +214,22 @@ def test_a_few_base_classes_play_novel_one_at_a_time() -> None:
     bank = synthetic_bank(3, 0, 0, 10, 8, seed=0, held_out_per_class=2)
     assert [split.pool.counts.tolist() for split in splits(bank, "base")] == [[2]] * 3
     assert [split.pool.counts.tolist() for split in splits(bank, "base", images=3)] == [[10]] * 3
+
+
+@pytest.mark.parametrize(("n_base", "n_validation"), [(16, 0), (16, 7), (12, 4)])
+def test_halves_have_other_classes(n_base: int, n_validation: int) -> None:
+    """Calibration errors are of classes that nothing was found on."""
+    bank = synthetic_bank(n_base, n_validation, 0, 10, 8, seed=0, held_out_per_class=3)
+    where = where_to_play(bank)
+    assert where == ("validation" if n_validation else "base")
+    played = [{name for split in half for name in split.pool.names} for half in halves(splits(bank, where))]
+    assert len(played) == 2
+    assert not played[0] & played[1]
+    all_names = bank.select(Part.VALIDATION if n_validation else Part.BASE_TRAIN).names
+    assert played[0] | played[1] == set(all_names)
+
+
+def test_too_few_classes_for_halves_play_in_both() -> None:
+    bank = synthetic_bank(8, 3, 0, 10, 8, seed=0, held_out_per_class=3)
+    found = splits(bank, "validation")
+    assert halves(found) == [found, found]

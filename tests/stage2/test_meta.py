@@ -131,6 +131,25 @@ def test_a_step_compiles_into_one_graph(small_bank: FeatureBank) -> None:
         torch.testing.assert_close(eager, recorded, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gnn", "mlp"])
+@pytest.mark.parametrize("switched_off", [None, "classification_loss", "reconstruction_loss"])
+def test_a_gpu_minimises_what_a_cpu_does(
+    small_bank: FeatureBank, kind: str, switched_off: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ablations too: a GPU adds up the losses in code of its own, which runs here on a CPU."""
+    batch, found = batch_of(small_bank), []
+    options = {"noise": 0.0} | ({switched_off: False} if switched_off else {})
+    for in_pieces in (True, False):
+        monkeypatch.setattr("wdae.stage2.learner.in_pieces", lambda _, answer=in_pieces: answer)
+        learner = learner_of(small_bank, kind, **options)
+        losses = learner(batch, None)
+        losses.total.backward()
+        values = [losses.total, losses.reconstruction, losses.classification, losses.accuracy]
+        found.append([*values, *[p.grad for p in learner.parameters()]])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_without_noise_nothing_is_drawn(small_bank: FeatureBank) -> None:
     batch = batch_of(small_bank)
     for noise in (0.0, 0.1):
