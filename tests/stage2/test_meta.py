@@ -96,12 +96,17 @@ def test_a_batch_holds_the_features_of_its_episodes(small_bank: FeatureBank) -> 
 
 
 @pytest.mark.parametrize("kind", ["gnn", "mlp"])
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_losses_of_a_batch_step_by_step(small_bank: FeatureBank, kind: str, noise: float) -> None:
-    batch, learner = batch_of(small_bank), learner_of(small_bank, kind, scale=8.0, noise=noise)
+@pytest.mark.parametrize(("noise", "noisy_targets"), [(0.0, False), (0.2, False), (0.2, True)])
+def test_losses_of_a_batch_step_by_step(
+    small_bank: FeatureBank, kind: str, noise: float, noisy_targets: bool
+) -> None:
+    options = {"noise": noise, "noisy_targets": noisy_targets}
+    batch, learner = batch_of(small_bank), learner_of(small_bank, kind, scale=8.0, **options)
     losses = learner(batch, torch.Generator().manual_seed(5))
 
     initial = initial_estimate(batch.base, batch.support)
+    if noisy_targets:  # fake novel classes too begin at their learned weights
+        initial = torch.cat([batch.base, batch.novel_targets], dim=1)
     graph = build_graph(initial, 4)  # of the estimates before the noise
     weights = add_noise(initial, noise, torch.Generator().manual_seed(5)) if noise else initial
     expected = stage2_losses(
