@@ -256,6 +256,33 @@ def test_a_model_that_has_seen_what_is_tested_is_neither_start_nor_teacher(tmp_p
         train_stage1(config, unseen, Run.create(tmp_path / "novel", config), ALONE)
 
 
+def test_held_out_pictures_that_have_changed_since_the_training_are_not_tested_with(tmp_path: Path) -> None:
+    """Which ones are drawn depends on all pictures: after a change, some that were learned from."""
+    folder, cache = drawn_folder(tmp_path / "pictures"), str(tmp_path / "cache")
+    changes: dict[str, Any] = {"epochs": 1, "data__path": str(folder), "data__cache_dir": cache}
+    changes |= {"data__size": 16, "data__held_out": 2}
+    outcome = run_pretraining(recipe(**changes), tmp_path / "first", device="cpu")
+    assert outcome is not None and outcome.model is not None
+    model = outcome.model
+
+    def extracted(name: str, **more: Any) -> FeatureBank:
+        config = ExtractConfig(data=folder, backbone=str(model), cache_dir=Path(cache), **more)
+        extract(config, tmp_path / name, ALONE)
+        return FeatureBank.open(tmp_path / name)
+
+    assert sum(extracted("same").counts(Part.BASE_HELD_OUT)) == 6
+    assert sum(extracted("fewer", held_out=1).counts(Part.BASE_HELD_OUT)) == 3
+    (folder / "base" / "base-0" / "0.png").unlink()
+    for more in ({}, {"held_out": 1}):
+        with pytest.raises(ModelError, match=r"would be held out here, of \d classes: .*'base-1'"):
+            extracted("other", **more)
+    assert not extracted("none", held_out=0).has(Part.BASE_HELD_OUT)
+    ways: list[dict[str, Any]] = [{"start": str(model)}, {"distillation": {"teachers": [str(model)]}}]
+    for n, way in enumerate(ways):
+        with pytest.raises(ModelError, match="were added, removed or renamed since"):
+            run_pretraining(recipe(**changes, **way), tmp_path / f"not-{n}", device="cpu")
+
+
 def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
     config = recipe(epochs=1, precision="bf16")
     run = Run.create(tmp_path / "run", config)

@@ -19,6 +19,7 @@ from wdae.bank.format import stream_bank
 from wdae.config.shipped import EMBEDDED
 from wdae.data import ImageSet, pixels
 from wdae.data.findings import warn_left_out
+from wdae.data.image_set import held_out_digests
 from wdae.data.layouts import open_dataset
 from wdae.data.source import content_digest
 from wdae.data.stream import stream
@@ -223,6 +224,9 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     seed = seed if config.seed is None else config.seed
     if model is not None and config.trained is not None:
         model.refuse_leak(config.trained, held_out, seed)
+        if held_out:
+            then = assign_parts(images, trained.get("classes", "base"), *model.held_out)
+            model.refuse_other_pictures(config.trained, held_out_digests(then))
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 
