@@ -233,3 +233,11 @@ def test_too_few_classes_for_halves_play_in_both() -> None:
     bank = synthetic_bank(8, 3, 0, 10, 8, seed=0, held_out_per_class=3)
     found = splits(bank, "validation")
     assert halves(found) == [found, found]
+
+
+def test_a_step_is_chosen_for_novel_accuracy_or_for_both() -> None:
+    some = some_scores(4)
+    novel, among_all = {0.0: 0.5, 0.4: 0.6, 1.0: 0.7}, {0.0: 0.5, 0.4: 0.48, 1.0: 0.3}
+    curve = {1: {step: Trial(novel[step], among_all[step], some) for step in novel}}
+    assert choose(curve, "free", "novel") == {1: 1.0}
+    assert choose(curve, "free", "both") == {1: 0.4}  # all alone would take 0

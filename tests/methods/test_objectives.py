@@ -109,3 +109,17 @@ def test_what_feat_drops_is_made_up_for() -> None:
     kept = dropped.abs() > 1e-6
     torch.testing.assert_close(dropped[kept], adapted[kept] / 0.75, rtol=1e-3, atol=1e-5)
     assert 0.6 < float(kept.float().mean()) < 0.9
+
+
+@pytest.mark.parametrize("name", ["feat", "leo", "prototype-matching-h"])
+def test_what_is_drawn_in_training_is_not_in_tests(name: str) -> None:
+    method, support, queries = made(name), Support(unit(normal(3, 5, 2, 8))), unit(normal(3, 4, 8, seed=1))
+    base = base_classes(BANK)
+
+    def scores(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return method.learn(support, base, False)(queries).detach()
+
+    assert not torch.equal(scores(0), scores(1))
+    method.eval()
+    assert torch.equal(scores(0), scores(1))
