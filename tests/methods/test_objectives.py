@@ -17,6 +17,7 @@ from wdae.methods.baselines.feat import Feat
 from wdae.methods.baselines.leo import Leo
 from wdae.methods.baselines.snail import Attention, DenseBlock
 from wdae.methods.baselines.tadam import Tadam
+from wdae.methods.fitted.sgm import Sgm
 from wdae.nn.cosine import cosine_scores, unit
 from wdae.parts import Part
 from wdae.stage2.learner import gather_batch
@@ -123,3 +124,29 @@ def test_what_is_drawn_in_training_is_not_in_tests(name: str) -> None:
     assert not torch.equal(scores(0), scores(1))
     method.eval()
     assert torch.equal(scores(0), scores(1))
+
+
+def test_sgm_adds_the_length_of_each_image_s_gradient() -> None:
+    method, some = made("sgm", penalty=0.3), batch()
+    assert isinstance(method, Sgm) and some.base_classes is not None and some.novel_classes is not None
+    inner = method.representation
+    classes = torch.cat([some.base_classes, some.novel_classes], dim=1)
+    labels, features = classes.gather(1, some.labels).flatten(), inner.embed(some.queries).flatten(0, 1)
+    scores = F.linear(features, inner.classify.weight, inner.classify.bias)
+    lengths = []
+    for feature, label in zip(features, labels.tolist(), strict=True):
+        rows = inner.classify.weight.detach().clone().requires_grad_()
+        loss = F.cross_entropy(rows @ feature.detach() + inner.classify.bias.detach(), torch.tensor(label))
+        lengths.append(torch.autograd.grad(loss, rows)[0].square().sum())
+    wanted = F.cross_entropy(scores, labels) + 0.3 * torch.stack(lengths).mean()
+    torch.testing.assert_close(method(some).total, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_analogies_are_fitted_with_the_weight_that_is_given() -> None:
+    pool, totals = BANK.select(Part.BASE_TRAIN), []
+    for weight in (0.0, 1.0, 5.0):
+        method = made("logistic-regression-h", mse_weight=weight)
+        method.prepare(base_classes(BANK), pool, torch.Generator().manual_seed(0))
+        totals.append(float(method(batch()).total.detach()))
+    assert totals[1] > totals[0] + 1e-3
+    assert totals[2] - totals[0] == pytest.approx(5 * (totals[1] - totals[0]), rel=1e-3)
