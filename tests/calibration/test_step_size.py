@@ -17,15 +17,15 @@ def denoiser(bank: FeatureBank) -> Denoiser:
     return Denoiser(bank.dim, 10, 2, 0.9, generator=torch.Generator().manual_seed(1)).eval()
 
 
-@pytest.mark.parametrize("n_shot", [1, 5])
-def test_curve_is_the_accuracy_at_each_step(small_bank: FeatureBank, n_shot: int) -> None:
-    """One pass of the denoiser for all ε gives what an evaluation for each ε gives."""
+@pytest.mark.parametrize(("n_shot", "n_steps"), [(1, 1), (5, 1), (1, 3)])
+def test_curve_is_the_accuracy_at_each_step(small_bank: FeatureBank, n_shot: int, n_steps: int) -> None:
+    """One pass of the denoiser for all ε gives what evaluating each gives; so do several for each ε."""
     net = denoiser(small_bank)
     options = {"n_query": 8, "n_episodes": 100, "seed": 5}
-    curve = step_curve(WDAE(net), small_bank, n_shot, steps=(0.0, 0.3, 1.0), **options)  # type: ignore[arg-type]
+    curve = step_curve(WDAE(net, n_steps=n_steps), small_bank, n_shot, steps=(0.0, 0.3, 1.0), **options)  # type: ignore[arg-type]
     for step, accuracy in curve.items():
         result = few_way(
-            WDAE(net, steps={n_shot: step}),
+            WDAE(net, steps={n_shot: step}, n_steps=n_steps),
             small_bank,
             n_shot,
             joint=False,

@@ -9,7 +9,7 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.calibration.balance import SLOPES, fit_offset, tune
-from wdae.calibration.pseudo_novel import QueryScores, set_aside, splits, where_to_play
+from wdae.calibration.pseudo_novel import QueryScores, halves, set_aside, splits, where_to_play
 from wdae.calibration.step_size import TUNED_STEPS, Trial, choose
 from wdae.errors import EpisodeError
 from wdae.evaluation.protocol import few_way
@@ -65,16 +65,19 @@ def test_offsets_far_away_are_found() -> None:
 
 
 @pytest.mark.parametrize("refine_base", [True, False])
-@pytest.mark.parametrize("n_shot", [1, 3])
-def test_outcomes_are_those_of_an_evaluation(small_bank: FeatureBank, n_shot: int, refine_base: bool) -> None:
+@pytest.mark.parametrize(("n_shot", "n_steps"), [(1, 1), (3, 1), (1, 3)])
+def test_outcomes_are_those_of_an_evaluation(
+    small_bank: FeatureBank, n_shot: int, n_steps: int, refine_base: bool
+) -> None:
     """One pass for all ε, and sums of base scores, give what evaluating each ε with its balance gives."""
-    method = wdae(small_bank, refine_base=refine_base)
+    method = wdae(small_bank, refine_base=refine_base, n_steps=n_steps)
     tuned = tune(method, small_bank, [n_shot], seed=4, **OPTIONS)
     for step in (0.0, 0.4, 1.0):
         outcome = tuned.trials[n_shot][step]
         offset = fit_offset(outcome.scores)
         balance = Calibration(tuned.balance.gain, {n_shot: 1.0}, {n_shot: offset})
-        same = wdae(small_bank, refine_base=refine_base, steps={n_shot: step}, balance=balance)
+        options: dict[str, Any] = {"refine_base": refine_base, "n_steps": n_steps}
+        same = wdae(small_bank, **options, steps={n_shot: step}, balance=balance)
         seed = derive_seed(4, n_shot, 0)
         result = few_way(same, small_bank, n_shot, part=Part.VALIDATION, seed=seed, **OPTIONS)
         assert outcome.novel == pytest.approx(result.metrics["novel"].mean, abs=3e-4)
@@ -213,3 +216,30 @@ def test_a_few_base_classes_play_novel_one_at_a_time() -> None:
     bank = synthetic_bank(3, 0, 0, 10, 8, seed=0, held_out_per_class=2)
     assert [split.pool.counts.tolist() for split in splits(bank, "base")] == [[2]] * 3
     assert [split.pool.counts.tolist() for split in splits(bank, "base", images=3)] == [[10]] * 3
+
+
+@pytest.mark.parametrize(("n_base", "n_validation"), [(16, 0), (16, 7), (12, 4)])
+def test_halves_have_other_classes(n_base: int, n_validation: int) -> None:
+    """Calibration errors are of classes that nothing was found on."""
+    bank = synthetic_bank(n_base, n_validation, 0, 10, 8, seed=0, held_out_per_class=3)
+    where = where_to_play(bank)
+    assert where == ("validation" if n_validation else "base")
+    played = [{name for split in half for name in split.pool.names} for half in halves(splits(bank, where))]
+    assert len(played) == 2
+    assert not played[0] & played[1]
+    all_names = bank.select(Part.VALIDATION if n_validation else Part.BASE_TRAIN).names
+    assert played[0] | played[1] == set(all_names)
+
+
+def test_too_few_classes_for_halves_play_in_both() -> None:
+    bank = synthetic_bank(8, 3, 0, 10, 8, seed=0, held_out_per_class=3)
+    found = splits(bank, "validation")
+    assert halves(found) == [found, found]
+
+
+def test_a_step_is_chosen_for_novel_accuracy_or_for_both() -> None:
+    some = some_scores(4)
+    novel, among_all = {0.0: 0.5, 0.4: 0.6, 1.0: 0.7}, {0.0: 0.5, 0.4: 0.48, 1.0: 0.3}
+    curve = {1: {step: Trial(novel[step], among_all[step], some) for step in novel}}
+    assert choose(curve, "free", "novel") == {1: 1.0}
+    assert choose(curve, "free", "both") == {1: 0.4}  # all alone would take 0

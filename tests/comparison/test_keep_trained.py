@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from wdae.bank import FeatureBank
+from wdae.comparison import run as comparison_run
 from wdae.comparison.config import CompareRecipe
 from wdae.comparison.run import better_of, training_recipe
 from wdae.evaluation.protocol import few_way
@@ -15,6 +18,8 @@ from wdae.evaluation.results import Result
 from wdae.methods import Method, make
 from wdae.methods.baselines.activations import Activations
 from wdae.parts import Part
+from wdae.runs.run import Run
+from wdae.stage2 import train as stage2_train
 
 
 def activations(bank: FeatureBank, scramble: float) -> Activations:
@@ -57,3 +62,24 @@ def test_a_training_stops_when_validations_bring_nothing_more() -> None:
     recipe = CompareRecipe(steps=40, validations=20, patience=3)
     assert training_recipe("prototypical", recipe, 1).training.patience == 3
     assert training_recipe("prototypical", CompareRecipe(), 1).training.patience is None
+
+
+def test_start_and_trained_are_compared_on_episodes_that_training_has_not_chosen_on(
+    small_bank: FeatureBank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[int]] = {"training": set(), "comparison": set()}
+    for name, module in (("training", stage2_train), ("comparison", comparison_run)):
+
+        def noted(*given: Any, name: str = name, **named: Any) -> Result:
+            seen[name].add(named["seed"])
+            return few_way(*given, **named)
+
+        monkeypatch.setattr(module, "few_way", noted)
+    recipe = CompareRecipe(
+        methods=("activations",), steps=2, validations=1, validation_episodes=10, episodes=10, shots=(1,)
+    )
+    recipe = recipe.model_copy(update={"device": "cpu", "queries": 5})
+    comparison_run.run_comparison(Run.create(tmp_path / "run", recipe), recipe, small_bank)
+    assert len(seen["training"]) == 1
+    assert len(seen["comparison"]) == 2  # start against trained, and the test
+    assert not seen["training"] & seen["comparison"]

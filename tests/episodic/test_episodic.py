@@ -21,6 +21,7 @@ from wdae.bank import ClassSet
 from wdae.cli.app import run_app
 from wdae.cli.main import main, root
 from wdae.config import load
+from wdae.episodic import run as run_module
 from wdae.episodic.config import EpisodicRecipe
 from wdae.episodic.heads import (
     HEADS,
@@ -38,6 +39,7 @@ from wdae.errors import RecipeError
 from wdae.evaluation.results import Result
 from wdae.parts import Part
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.storage.checkpoint import load_checkpoint
 
 METHODS = [*HEADS, "maml"]
@@ -91,6 +93,20 @@ def pools(side: int = SIDE) -> dict[Part, ClassSet]:
         return pool_of(images, torch.arange(classes).repeat_interleave(10), names)
 
     return {Part.BASE_TRAIN: pool(12, 1), Part.VALIDATION: pool(6, 2), Part.NOVEL: pool(6, 3)}
+
+
+def test_less_precise_products_end_with_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precision, real, seen = torch.get_float32_matmul_precision, run_module.measure, []
+
+    def noted(*given: Any) -> torch.Tensor:
+        seen.append(precision())
+        return real(*given)
+
+    monkeypatch.setattr(run_module, "fast_arithmetic", lambda _: fast_arithmetic(torch.device("cuda")))
+    monkeypatch.setattr(run_module, "measure", noted)
+    config = recipe("prototypical")
+    assert train_and_test(Run.create(tmp_path / "run", config), config, pools(config.data.size)) is not None
+    assert (precision(), seen) == ("highest", ["high"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -18,7 +18,6 @@ from wdae.methods.saved import load_method, save_method
 from wdae.nn import Denoiser
 from wdae.nn.cosine import unit
 from wdae.nn.space import FeatureSpace
-from wdae.parts import Part
 from wdae.stage2.config import MetaRecipe, TrainingConfig
 from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
@@ -147,10 +146,6 @@ def test_a_generator_of_weights_may_be_balanced_and_keeps_it(tmp_path: Path) -> 
     )
     method = fit_method(recipe, bank)
     assert isinstance(method, WeightGenerator) and method.balance is not None
-    again = fit_method(recipe, bank.half_of_held_out("fit"))  # nothing else of the held-out images was seen
-    assert isinstance(again, WeightGenerator) and again.balance is not None
-    halved = bank.half_of_held_out("fit").half_of_held_out("fit")
-    assert halved.counts(Part.BASE_HELD_OUT) == [2] * 16
     save_method(tmp_path / "model.safetensors", method, "lwof-attention")
     loaded = load_method(tmp_path / "model.safetensors")
     support, queries = Support(randn(2, 3, 4, 12)), randn(2, 5, 12, seed=2)

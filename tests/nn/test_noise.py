@@ -8,8 +8,12 @@ from wdae.nn import unit
 from wdae.nn.noise import add_noise
 
 
-def test_rows_have_unit_length_and_the_noise_asked_for() -> None:
+@pytest.mark.parametrize("in_pieces", [True, False])  # on a CPU; as a GPU draws it
+def test_rows_have_unit_length_and_the_noise_asked_for(
+    in_pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the normalisation the noise would be N(0, σ²); its direction shows in what is left."""
+    monkeypatch.setattr("wdae.nn.noise.in_pieces", lambda _: in_pieces)
     D, deviation = 400, 0.05
     weights = unit(torch.randn(300, D, generator=generator(0)))
     out = add_noise(weights, deviation, generator(1))

@@ -50,3 +50,21 @@ def test_vectors_of_a_class_are_likelier_in_it() -> None:
 def test_too_little_to_fit() -> None:
     assert PLDA.fit(torch.eye(3), torch.arange(3), 1.0, 0.1, False) is None
     assert PLDA.fit(torch.eye(3), torch.zeros(3, dtype=torch.int64), 1.0, 0.1, False) is None
+
+
+@pytest.mark.parametrize("n_classes", [4, 300])
+def test_all_directions_are_found_without_a_matrix_of_all_pairs_of_classes(
+    n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sizes = torch.linalg.svd, []
+
+    def noted(matrix: torch.Tensor, **options: bool) -> tuple[torch.Tensor, ...]:
+        found = real(matrix, **options)
+        sizes.append(found[0].numel())
+        return found
+
+    monkeypatch.setattr(torch.linalg, "svd", noted)
+    plda = PLDA.fit(*classes(n_classes, 3, 8), 1.0, 0.1, False)
+    assert plda is not None and plda.projection.shape == (8, 8)
+    assert torch.linalg.matrix_rank(plda.projection) == 8
+    assert max(sizes) <= 8 * n_classes

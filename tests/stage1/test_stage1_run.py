@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from wdae.backbones import embed as embedding
 from wdae.backbones.embed import eager_features
 from wdae.bank import FeatureBank
 from wdae.errors import ModelError, RecipeError, RunError, StorageError
+from wdae.extract.config import ExtractConfig
 from wdae.extract.run import extract
 from wdae.parts import Part
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team
 from wdae.stage1.averaging import refresh_statistics
+from wdae.stage1.batches import Batches
 from wdae.stage1.data import load_data
 from wdae.stage1.distillation import Teachers
 from wdae.stage1.model_file import load_model, save_model
@@ -252,6 +256,33 @@ def test_a_model_that_has_seen_what_is_tested_is_neither_start_nor_teacher(tmp_p
         train_stage1(config, unseen, Run.create(tmp_path / "novel", config), ALONE)
 
 
+def test_held_out_pictures_that_have_changed_since_the_training_are_not_tested_with(tmp_path: Path) -> None:
+    """Which ones are drawn depends on all pictures: after a change, some that were learned from."""
+    folder, cache = drawn_folder(tmp_path / "pictures"), str(tmp_path / "cache")
+    changes: dict[str, Any] = {"epochs": 1, "data__path": str(folder), "data__cache_dir": cache}
+    changes |= {"data__size": 16, "data__held_out": 2}
+    outcome = run_pretraining(recipe(**changes), tmp_path / "first", device="cpu")
+    assert outcome is not None and outcome.model is not None
+    model = outcome.model
+
+    def extracted(name: str, **more: Any) -> FeatureBank:
+        config = ExtractConfig(data=folder, backbone=str(model), cache_dir=Path(cache), **more)
+        extract(config, tmp_path / name, ALONE)
+        return FeatureBank.open(tmp_path / name)
+
+    assert sum(extracted("same").counts(Part.BASE_HELD_OUT)) == 6
+    assert sum(extracted("fewer", held_out=1).counts(Part.BASE_HELD_OUT)) == 3
+    (folder / "base" / "base-0" / "0.png").unlink()
+    for more in ({}, {"held_out": 1}):
+        with pytest.raises(ModelError, match=r"would be held out here, of \d classes: .*'base-1'"):
+            extracted("other", **more)
+    assert not extracted("none", held_out=0).has(Part.BASE_HELD_OUT)
+    ways: list[dict[str, Any]] = [{"start": str(model)}, {"distillation": {"teachers": [str(model)]}}]
+    for n, way in enumerate(ways):
+        with pytest.raises(ModelError, match="were added, removed or renamed since"):
+            run_pretraining(recipe(**changes, **way), tmp_path / f"not-{n}", device="cpu")
+
+
 def test_bf16_trains_and_model_files_come_back(tmp_path: Path) -> None:
     config = recipe(epochs=1, precision="bf16")
     run = Run.create(tmp_path / "run", config)
@@ -308,6 +339,37 @@ def test_pictures_to_bank_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert bank.cosine_scale == pytest.approx(float(trained.classifier.scale.detach()))
 
 
+def test_less_precise_products_end_with_training_and_extraction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process computes afterwards, class graphs first of all, has all of float32."""
+    precision, seen = torch.get_float32_matmul_precision, set()
+
+    def as_on_a_gpu(device: torch.device) -> ExitStack:
+        return fast_arithmetic(torch.device("cuda"))
+
+    def noted(*given: Any, **named: Any) -> Any:
+        seen.add(precision())
+        return pooled(*given, **named)
+
+    pooled = Backbone.pooled
+    monkeypatch.setattr(Backbone, "pooled", noted)
+    for module in ("wdae.stage1.run", "wdae.extract.job"):
+        monkeypatch.setattr(f"{module}.fast_arithmetic", as_on_a_gpu)
+    folder, cache = drawn_folder(tmp_path / "pictures"), str(tmp_path / "cache")
+    config = recipe(epochs=1, data__path=str(folder), data__cache_dir=cache, data__size=16)
+    outcome = run_pretraining(config, tmp_path / "run", device="cpu")
+    assert outcome is not None and outcome.finished
+    assert (precision(), seen) == ("highest", {"high"})
+    seen.clear()
+    extract(
+        ExtractConfig(data=folder, backbone=str(tmp_path / "run" / "model"), cache_dir=Path(cache)),
+        tmp_path / "bank",
+        ALONE,
+    )
+    assert precision() == "highest" and "high" in seen  # and operations are counted, outside
+
+
 @pytest.mark.parametrize("crop", ["pad", "resized"])
 def test_streamed_training(tmp_path: Path, crop: str) -> None:
     folder = drawn_folder(tmp_path / "pictures")
@@ -340,6 +402,32 @@ def test_streamed_training(tmp_path: Path, crop: str) -> None:
         train_stage1(config, kept, resident_run, ALONE)
         one, other = ([row["loss"] for row in r.metrics() if "loss" in row] for r in (run, resident_run))
         assert one == other
+
+
+def streamed(tmp_path: Path, rank: int = 0, size: int = 1, **changes: Any) -> Batches:
+    folder, changes = drawn_folder(tmp_path / "pictures"), {"data__workers": 0} | changes
+    changes |= {"data__path": str(folder), "data__cache_dir": str(tmp_path / "cache"), "data__size": 16}
+    config = recipe(**changes, data__stream=True)
+    return load_data(config, ALONE.device).batches(config, Team(rank, size, ALONE.device))
+
+
+def test_two_processes_share_a_streamed_batch_as_they_share_one_in_memory(tmp_path: Path) -> None:
+    whole, *shares = (streamed(tmp_path, rank, size) for rank, size in ((0, 1), (0, 2), (1, 2)))
+    for step in (1, 2):  # from within an epoch into the next
+        parts = [share.at(step) for share in shares]
+        assert torch.equal(whole.at(step).labels, torch.cat([part.labels for part in parts]))
+        assert torch.equal(whole.at(step).images, torch.cat([part.images for part in parts]))
+
+
+def test_crops_of_streamed_pictures_follow_the_seed(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"augment__crop": "resized", "augment__flip": 0.0, **STILL}
+    one, same, other = (streamed(tmp_path, seed=seed, **changes) for seed in (0, 0, 1))
+    rows = torch.arange(len(one.order(0)))
+    for batches in (one, same, other):  # one order, so that crops alone can differ
+        batches.order = lambda _: rows  # type: ignore[method-assign]
+    assert torch.equal(one.at(0).images, same.at(0).images)
+    assert torch.equal(one.at(0).labels, other.at(0).labels)
+    assert not any(torch.equal(a, b) for a, b in zip(one.at(0).images, other.at(0).images, strict=True))
 
 
 def test_extraction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from wdae import synthetic_bank
 from wdae.errors import RecipeError
 from wdae.methods.saved import load_method
 from wdae.runtime.distributed import Team
+from wdae.stage2 import train as stage2_train
 from wdae.stage2.config import DenoiserConfig, MetaRecipe, TrainingConfig
 from wdae.stage2.train import train
 from wdae.storage.tensors import load_tensors
@@ -105,6 +106,20 @@ def test_groups_learn_as_well_and_are_told_apart() -> None:
     one, two, again = weight(1), weight(2), weight(2)
     assert torch.equal(two, again) and not torch.equal(one, two)
     assert torch.allclose(one, two, atol=0.1)
+
+
+def test_every_group_of_every_step_draws_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seeds = stage2_train._reseed, []
+
+    def noted(generator: torch.Generator | None, seed: int, device: torch.device) -> None:
+        seeds.append(seed)
+        real(generator, seed, device)
+
+    monkeypatch.setattr(stage2_train, "_reseed", noted)
+    bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
+    short = TrainingConfig(steps=3, n_fake=4, validation_episodes=20, groups=2)
+    train(MetaRecipe(denoiser=DenoiserConfig(hidden=4), training=short, device="cpu"), bank)
+    assert len(seeds) == len(set(seeds)) == 6
 
 
 def test_groups_that_nobody_can_share_out() -> None:

@@ -96,12 +96,17 @@ def test_a_batch_holds_the_features_of_its_episodes(small_bank: FeatureBank) -> 
 
 
 @pytest.mark.parametrize("kind", ["gnn", "mlp"])
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_losses_of_a_batch_step_by_step(small_bank: FeatureBank, kind: str, noise: float) -> None:
-    batch, learner = batch_of(small_bank), learner_of(small_bank, kind, scale=8.0, noise=noise)
+@pytest.mark.parametrize(("noise", "noisy_targets"), [(0.0, False), (0.2, False), (0.2, True)])
+def test_losses_of_a_batch_step_by_step(
+    small_bank: FeatureBank, kind: str, noise: float, noisy_targets: bool
+) -> None:
+    options = {"noise": noise, "noisy_targets": noisy_targets}
+    batch, learner = batch_of(small_bank), learner_of(small_bank, kind, scale=8.0, **options)
     losses = learner(batch, torch.Generator().manual_seed(5))
 
     initial = initial_estimate(batch.base, batch.support)
+    if noisy_targets:  # fake novel classes too begin at their learned weights
+        initial = torch.cat([batch.base, batch.novel_targets], dim=1)
     graph = build_graph(initial, 4)  # of the estimates before the noise
     weights = add_noise(initial, noise, torch.Generator().manual_seed(5)) if noise else initial
     expected = stage2_losses(
@@ -129,6 +134,25 @@ def test_a_step_compiles_into_one_graph(small_bank: FeatureBank) -> None:
         found.append([losses.total.detach(), losses.accuracy, *[p.grad for p in learner.parameters()]])
     for eager, recorded in zip(*found, strict=True):
         torch.testing.assert_close(eager, recorded, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gnn", "mlp"])
+@pytest.mark.parametrize("switched_off", [None, "classification_loss", "reconstruction_loss"])
+def test_a_gpu_minimises_what_a_cpu_does(
+    small_bank: FeatureBank, kind: str, switched_off: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ablations too: a GPU adds up the losses in code of its own, which runs here on a CPU."""
+    batch, found = batch_of(small_bank), []
+    options = {"noise": 0.0} | ({switched_off: False} if switched_off else {})
+    for in_pieces in (True, False):
+        monkeypatch.setattr("wdae.stage2.learner.in_pieces", lambda _, answer=in_pieces: answer)
+        learner = learner_of(small_bank, kind, **options)
+        losses = learner(batch, None)
+        losses.total.backward()
+        values = [losses.total, losses.reconstruction, losses.classification, losses.accuracy]
+        found.append([*values, *[p.grad for p in learner.parameters()]])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_without_noise_nothing_is_drawn(small_bank: FeatureBank) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
 from wdae.episodes import EpisodeSampler, EpisodeSpec, chunk_for, take_rows
-from wdae.methods.base import BaseClasses, Support, base_classes
+from wdae.methods.base import BaseClasses, Support, WeightScorer, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import WeightGenerator
 from wdae.methods.wdae import WDAE
@@ -268,12 +268,14 @@ def _play(
     seed: int,
 ) -> dict[float, tuple[QueryScores, float]]:
     """One pass of the denoiser serves all ε: a moved weight is a mix of two directions, and so are its
-    products with queries."""
+    products with queries. Several refinements are computed for each ε."""
     pool, n, Q = split.pool, spec.n_novel, spec.n_query
     spec = EpisodeSpec(n, spec.n_shot, Q, n * Q)
     sampler = EpisodeSampler(pool, spec, seed, base_query=split.held_out)
-    state = method.on(split.base).state if isinstance(method, WDAE) else None
+    adapter = method.on(split.base) if isinstance(method, WDAE) else None
+    state = None if adapter is None else adapter.state
     base_moves = isinstance(method, WDAE) and method.refine_base
+    several = isinstance(method, WDAE) and method.n_steps > 1
     unmoved = unit(split.base.weights.float()) if state is None else state.base
     device, N = pool.device, len(unmoved)
     chunk = min(chunk_for(device), 256)
@@ -296,7 +298,7 @@ def _play(
         own = N + torch.arange(n, device=device).repeat_interleave(Q).expand(len(episodes), -1)
         labels = torch.cat([own, episodes.base_query_label], dim=1)
         end, base_end = initial, unmoved
-        if state is not None:
+        if state is not None and not several:
             refined = state.refine(initial, with_base=base_moves)
             end = unit(refined.novel)
             if base_moves:
@@ -305,6 +307,8 @@ def _play(
         base = _Between.of(queries, unmoved.expand_as(base_end), base_end)
         first: QueryScores | None = None
         for step in steps:
+            if several and adapter is not None:
+                novel, base = _after_several(adapter.moved(initial, step, joint=True), queries)
             scores = gain * novel.at(step)
             hits[step] += float((scores[:, : n * Q].argmax(-1) == own - N).float().mean(1).sum())
             if first is None or base_moves:
@@ -334,6 +338,13 @@ class _Between:
     def at(self, step: float) -> Tensor:
         length = ((1 - step) ** 2 + step**2 + 2 * step * (1 - step) * self.between).clamp(min=1e-12).sqrt()
         return torch.lerp(self.from_start, self.from_end, step) / length
+
+
+def _after_several(moved: WeightScorer, queries: Tensor) -> tuple[_Between, _Between]:
+    """Cosines with novel and base weights that lie where ε has brought them: whatever ε is asked for."""
+    assert moved.base is not None
+    novel, base = unit(moved.novel), unit(moved.base)
+    return _Between.of(queries, novel, novel), _Between.of(queries, base, base)
 
 
 def _base_after(state: BaseState, episode: Tensor, node: Tensor, changed: Tensor, n_episodes: int) -> Tensor:

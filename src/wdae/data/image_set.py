@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from wdae.data.decode import Pixels
-from wdae.data.source import ImageSource
+from wdae.data.source import ImageSource, content_digest
 from wdae.errors import DataError, listed
 from wdae.parts import Part, mixed_kinds
 
@@ -134,10 +135,24 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
         )
     parts = image_set.parts.copy()
     train = image_set.rows(Part.BASE_TRAIN)
-    # One draw a picture, then the lowest of each class: no class's choice depends on another's.
+    # One draw a picture, then the lowest of each class. A picture more or less anywhere changes the draws of
+    # those behind it: whoever draws again to know the same pictures compares held_out_digests.
     draws = np.random.default_rng(seed).random(len(train))
     order = np.lexsort((draws, image_set.labels[train]))
     ordered = image_set.labels[train][order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     parts[train[order[rank < per_class]]] = Part.BASE_HELD_OUT.code
     return replace(image_set, parts=parts)
+
+
+def held_out_digests(image_set: ImageSet) -> dict[str, str]:
+    """For each class with held-out pictures, what tells these from others: a digest of their file names."""
+    names: dict[int, list[str]] = {}
+    for row in image_set.rows(Part.BASE_HELD_OUT).tolist():
+        names.setdefault(int(image_set.labels[row]), []).append(Path(image_set.describe(row)).name)
+    return {
+        image_set.class_names[label]: content_digest(
+            "\n".join(sorted(some)).encode("utf-8", "surrogateescape")
+        ).hex()[:16]
+        for label, some in names.items()
+    }

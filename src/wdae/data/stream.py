@@ -93,6 +93,7 @@ def stream(
     *,
     rows: Sequence[int] | npt.NDArray[np.int64] | None = None,
     seed: int | None = None,
+    picture_seed: int | None = None,
     epoch: int = 0,
     rank: int = 0,
     world: int = 1,
@@ -102,11 +103,12 @@ def stream(
 ) -> Iterator[Batch]:
     """Yield the pictures in batches, decoded and transformed in worker processes.
 
-    A picture's randomness depends on seed, epoch and its number only, not on the number of workers or ranks.
+    A picture's randomness depends on its seed, epoch and number only, not on the number of workers or ranks.
 
     Args:
         rows: the pictures wanted, by number; all by default.
         seed: shuffles, anew each epoch; None keeps the order.
+        picture_seed: of what is random in a picture; by default that of the order, or 0.
         rank: of ``world`` processes that share the pictures out, each taking every ``world``-th.
         drop_last: leave out the last pictures where they do not fill a batch on every rank.
         skip_broken: leave unreadable pictures out and name them in ``dropped``, instead of raising.
@@ -125,7 +127,9 @@ def stream(
     if drop_last:
         order = order[: len(order) // (batch * world) * batch * world]
     mine = order[rank::world].tolist()
-    pictures = _Pictures(image_set.source, transform, (seed or 0, epoch))
+    pictures = _Pictures(
+        image_set.source, transform, ((seed or 0) if picture_seed is None else picture_seed, epoch)
+    )
     loader: DataLoader[tuple[int, Pixels | str]] = DataLoader(
         pictures,
         batch_sampler=[mine[start : start + batch] for start in range(0, len(mine), batch)],

@@ -17,7 +17,7 @@ from wdae.errors import DataError, RunError
 from wdae.evaluation.results import Result
 from wdae.parts import Part
 from wdae.runs.run import Run, exclusively
-from wdae.runtime.device import pick_device
+from wdae.runtime.device import fast_arithmetic, pick_device
 from wdae.stage1.data import open_images
 from wdae.storage.checkpoint import save_checkpoint
 
@@ -60,13 +60,14 @@ def train_and_test(
     A run that was trained to its end is tested again with ``resume``.
     """
     base, validation = pools[Part.BASE_TRAIN], pools[Part.VALIDATION]
-    learner, state = train_episodic(config, base, validation, run, resume=resume, max_seconds=max_seconds)
-    if state.step < config.steps:
-        return None
-    facts = {"step": state.best_step, "validation": state.best}
-    save_checkpoint(run.path / MODEL, learner.state_dict(), facts)
     novel = pools[Part.NOVEL]
-    values = measure(learner, config, novel, config.measure.episodes, config.seed)
+    with fast_arithmetic(base.device):
+        learner, state = train_episodic(config, base, validation, run, resume=resume, max_seconds=max_seconds)
+        if state.step < config.steps:
+            return None
+        facts = {"step": state.best_step, "validation": state.best}
+        save_checkpoint(run.path / MODEL, learner.state_dict(), facts)
+        values = measure(learner, config, novel, config.measure.episodes, config.seed)
     result = Result.of(
         {"novel": values},
         method=config.method,

@@ -21,7 +21,6 @@ from wdae.errors import RecipeError, RunError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
-from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.state import differences, rate_share
 from wdae.storage.checkpoint import (
@@ -154,7 +153,6 @@ def train_episodic(
     exactly the weights of an uninterrupted run.
     """
     began, device = time.monotonic(), base.device
-    fast_arithmetic(device)
     learner = build_learner(config).to(device)
     learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(

@@ -19,6 +19,7 @@ from wdae.bank.format import stream_bank
 from wdae.config.shipped import EMBEDDED
 from wdae.data import ImageSet, pixels
 from wdae.data.findings import warn_left_out
+from wdae.data.image_set import held_out_digests
 from wdae.data.layouts import open_dataset
 from wdae.data.source import content_digest
 from wdae.data.stream import stream
@@ -53,7 +54,6 @@ class ExtractJob:
         workers: int | None = None,
         images: ImageSet | None = None,
     ) -> None:
-        fast_arithmetic(device)
         if config.precision == "auto":
             gpu = device.type == "cuda" and pick_dtype("auto", device) == torch.bfloat16
             config = config.model_copy(update={"precision": "bf16" if gpu else "float32"})
@@ -96,7 +96,8 @@ class ExtractJob:
 
     def chunk(self, start: int) -> tuple[Tensor, Rows, float]:
         """Features of a chunk, the pictures' numbers in the set, and the seconds of the embedding alone."""
-        return self.views.features(self.read, start, min(start + self.config.chunk, self.count))
+        with fast_arithmetic(self.device):
+            return self.views.features(self.read, start, min(start + self.config.chunk, self.count))
 
     def flops(self) -> int:
         """Of all views of one picture."""
@@ -223,6 +224,9 @@ def _images(config: ExtractConfig, model: Stage1Model | None) -> ImageSet:
     seed = seed if config.seed is None else config.seed
     if model is not None and config.trained is not None:
         model.refuse_leak(config.trained, held_out, seed)
+        if held_out:
+            then = assign_parts(images, trained.get("classes", "base"), *model.held_out)
+            model.refuse_other_pictures(config.trained, held_out_digests(then))
     return assign_parts(images, trained.get("classes", "base"), held_out, seed)
 
 

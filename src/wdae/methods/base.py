@@ -63,7 +63,8 @@ class Support:
     """The shots of the novel classes of E episodes.
 
     Shapes: features ``[E, n, K, D]``; mask ``[E, n, K]``, False past a class's own shots, or None where all
-    classes have K.
+    classes have K. Features, those of queries too, are rows of unit length, as a bank gives them: some
+    methods do not look at lengths, others do.
 
     >>> Support(torch.ones(2, 5, 3, 8)).shots.shape  # 2 episodes, 5 classes, 3 shots
     torch.Size([2, 5])

@@ -186,6 +186,10 @@ class WDAEAdapter(WeightAdapter):
     def _learning_on(self) -> LearningOn:
         return LearningOn(self.state.base, self.method.space)
 
+    def moved(self, initial: Tensor, step: float, joint: bool = False) -> WeightScorer:
+        """The weights that estimates ``[E, n, D]`` lead to with one ε for all classes, scores as they are."""
+        return self._refined(initial, initial.new_full((*initial.shape[:2], 1), step), joint)
+
     def _refined(self, initial: Tensor, step: Tensor, joint: bool) -> WeightScorer:
         """Refinement of initial estimates ``[E, n, D]`` by steps ``[E, n, 1]``."""
         method = self.method

@@ -55,7 +55,9 @@ class PLDA:
         white = whitening(rows, labels, (shrink,))[shrink]
         means = means_by_class(rows, labels, len(counts))
         centre = means.mean(0)
-        axes = torch.linalg.svd(((means - centre) @ white).double())[2]  # the first ones part classes best
+        apart = ((means - centre) @ white).double()
+        # The first axes part classes best. All D are wanted, but never as many on the classes' side.
+        axes = torch.linalg.svd(apart, full_matrices=len(apart) < apart.shape[1])[2]
         projection = (white @ axes.T.to(white.dtype)).half().float()  # as a model keeps it
         ones = torch.ones(len(white))
         within = ones * ((rows - means[labels]).square().sum() / (freedom * len(ones))).clamp(min=_SMALLEST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 from torch import Tensor
@@ -48,9 +48,17 @@ def full_precision(like: Tensor) -> AbstractContextManager[None]:
     return context
 
 
-def fast_arithmetic(device: torch.device) -> None:
-    """Allow TF32, and let cuDNN search for its fastest algorithms, on GPUs."""
+def fast_arithmetic(device: torch.device) -> ExitStack:
+    """Allow TF32, and let cuDNN search for its fastest algorithms, on GPUs; what it returns takes it back.
+
+    As ``with fast_arithmetic(device):`` it holds for a block alone. It is for convolutions: class graphs,
+    linear systems and scores that a process computes after it has trained or extracted need all of float32.
+    """
+    restore = ExitStack()
     if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = True
+        restore.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        for name in ("benchmark", "allow_tf32"):
+            restore.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+            setattr(torch.backends.cudnn, name, True)
         torch.set_float32_matmul_precision("high")
+    return restore

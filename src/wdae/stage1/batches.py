@@ -196,15 +196,14 @@ class StreamedBatches(Batches):
         return got.images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def _from(self, epoch: int, place: int) -> Iterator[DecodedBatch]:
-        order = self.rows[self.order(epoch).numpy()]
+        order = self.rows[self.order(epoch).numpy()][place * self.batch : self.steps_per_epoch * self.batch]
         return stream(
             self.images,
             self.square,
             self.share,
             self.workers,
-            rows=order[place * self.batch : self.steps_per_epoch * self.batch],
+            rows=order.reshape(-1, self.batch)[:, self.mine].ravel(),
+            picture_seed=self.seed,
             epoch=epoch,
-            rank=self.rank,
-            world=self.size,
             pin_memory=self.device.type == "cuda",
         )

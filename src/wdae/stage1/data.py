@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from wdae.data import ImageSet, PixelArray, hold_out, pixels
+from wdae.data.image_set import held_out_digests
 from wdae.data.layouts import open_dataset
 from wdae.errors import DataError
 from wdae.parts import Part
@@ -35,6 +37,7 @@ class Stage1Data:
         train: pictures on the device, or the data set and the rows of it to stream.
         class_names: of the base classes, in the order of the labels of ``train`` and ``held_out``.
         unseen: names of the validation and novel classes, which nothing may be learned from.
+        held_out_digests: of each class that pictures were drawn of to be held out, which ones.
     """
 
     train: LabelledImages | tuple[ImageSet, Rows, torch.Tensor]
@@ -42,6 +45,7 @@ class Stage1Data:
     held_out: LabelledImages | None
     class_names: tuple[str, ...]
     unseen: frozenset[str] = frozenset()
+    held_out_digests: Mapping[str, str] = field(default_factory=dict)
 
     def batches(self, config: Stage1Config, team: Team) -> Batches:
         """This process's share of every batch."""
@@ -98,6 +102,7 @@ def load_data(config: Stage1Config, device: torch.device) -> Stage1Data:
         held_out=_part(array, Part.BASE_HELD_OUT, base, where),
         class_names=tuple(images.class_names[label] for label in base),
         unseen=frozenset(images.class_names) - {images.class_names[label] for label in base},
+        held_out_digests=held_out_digests(images) if config.data.held_out else {},
     )
 
 

@@ -7,7 +7,7 @@ the similarity of pairs is taught as by Tung and Mori, ICCV 2019, https://arxiv.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class Teachers:
         augment: how the new model's pictures are augmented and normalised; the teachers see the same ones.
         class_names: those that the new model is trained on.
         held_out: how many images of each are held out, and the seed that draws them.
+        drawn: which ones these are (:func:`wdae.data.image_set.held_out_digests`).
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Teachers:
         class_names: tuple[str, ...],
         held_out: tuple[int, int],
         device: torch.device,
+        drawn: Mapping[str, str] | None = None,
     ) -> None:
         self.networks = []
         ours = {"mean": list(augment.mean), "std": list(augment.std)}
@@ -61,6 +63,8 @@ class Teachers:
                     f"{len(class_names)} that are trained on here; give one trained on the same classes"
                 )
             model.refuse_leak(path, *held_out)
+            if model.held_out == held_out:
+                model.refuse_other_pictures(path, drawn or {})
             if theirs := {key: model.card[key] for key in ours if model.card[key] != ours[key]}:
                 raise ModelError(
                     f"the teacher in {path} knows pictures normalised by other values: {theirs}; "

@@ -17,7 +17,7 @@ from wdae.errors import ModelError, listed
 from wdae.stage1.recognition_model import RecognitionModel
 from wdae.storage import manifest as manifests
 from wdae.storage.manifest import Manifest
-from wdae.storage.records import ClassNames, Count, Info, Record
+from wdae.storage.records import MAX_CLASSES, ClassNames, Count, Info, Record, Text
 from wdae.storage.tensors import save_tensors
 from wdae.storage.trust import Trust
 
@@ -58,6 +58,7 @@ class Stage1Manifest(BackboneCard, Manifest):
 
     class_names: ClassNames
     class_ids: ClassNames = ()
+    held_out_pictures: Annotated[dict[Text, Text], Field(max_length=MAX_CLASSES)] = {}  # noqa: RUF012
     trained_on: Any = None
     started_from: Info | None = None
     recipe: _Recipe
@@ -114,6 +115,24 @@ class Stage1Model:
                 f"{held_out} images of each base class are held out here, drawn with seed {seed}, and the"
                 f" model in {where} has learned from some of them: of its own, {kept} were held out. Give one"
                 " with the same images held out (data.held-out, data.held-out-seed)"
+            )
+
+    def refuse_other_pictures(self, where: Path, drawn: Mapping[str, str]) -> None:
+        """Refuse a model of which the same draw holds out other pictures here than it did in its training.
+
+        Draws depend on all pictures: one more, or one less, changes them, and what is held out here has been
+        learned from. Models of before there were digests are taken as they are.
+
+        Args:
+            drawn: :func:`wdae.data.image_set.held_out_digests` of as many images, drawn with the same seed.
+        """
+        kept: Mapping[str, str] = self.card.get("held_out_pictures", {})
+        if other := [name for name, digest in drawn.items() if kept.get(name, digest) != digest]:
+            raise ModelError(
+                f"the model in {where} has learned from pictures that would be held out here, of {len(other)}"
+                f" classes: {listed(map(repr, other))}; pictures were added, removed or renamed since it was"
+                " trained, or other classes learn with them. Give the pictures that it was trained on, or"
+                " hold none out (wdae extract --held-out 0)"
             )
 
 

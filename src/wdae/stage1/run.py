@@ -9,6 +9,7 @@ from typing import Literal
 
 from wdae.errors import RunError
 from wdae.runs.run import Run
+from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import join
 from wdae.stage1.config import Stage1Config
 from wdae.stage1.data import load_data
@@ -30,7 +31,7 @@ def run_pretraining(
     ``max_seconds`` counts from here, reading and decoding pictures included.
     """
     began = time.monotonic()
-    with join(device) as team:
+    with join(device) as team, fast_arithmetic(team.device):
         if resume and not (output / LAST).is_file():
             raise RunError(f"{output} has no checkpoint ({LAST}) to go on from; start it without --resume")
         run = Run(output)

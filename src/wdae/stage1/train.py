@@ -16,7 +16,6 @@ from wdae.errors import RecipeError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
-from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, share_batch_norm
 from wdae.runtime.randomness import derive_seed
 from wdae.stage1.averaging import refresh_statistics
@@ -68,7 +67,6 @@ def train_stage1(
     the CPU it reaches exactly the weights of an uninterrupted run.
     """
     began, device, main = time.monotonic(), team.device, team.is_main
-    fast_arithmetic(device)
     batches = data.batches(config, team)
     per_epoch, total = batches.steps_per_epoch, config.epochs * batches.steps_per_epoch
     state = Stage1State(config, len(data.class_names), total, device)
@@ -78,6 +76,8 @@ def train_stage1(
     if config.start is not None and not resume:
         trained = load_model(config.start, device, trust=config.backbone)
         trained.refuse_leak(config.start, *held_out, data.unseen)
+        if trained.held_out == held_out:
+            trained.refuse_other_pictures(config.start, data.held_out_digests)
         start_from(state.model, data.class_names, trained)
     state.prepare()
     if resume:
@@ -88,7 +88,8 @@ def train_stage1(
     teachers = None
     if config.distillation:
         folders = config.distillation.teachers
-        teachers = Teachers(folders, config.augment, data.class_names, held_out, device)
+        drawn = data.held_out_digests
+        teachers = Teachers(folders, config.augment, data.class_names, held_out, device, drawn)
     mode = config.compile if config.compile != "auto" else ("default" if device.type == "cuda" else "off")
     if mode != "off":
         state.model.compile_stages(mode)
@@ -182,6 +183,8 @@ def _finish(
         "recipe": config.model_dump(mode="json"),
         "figures": figures,
     }
+    if data.held_out_digests:
+        card["held_out_pictures"] = dict(data.held_out_digests)
     save_model(run.path / MODEL, final, card, model_dtype)
     return figures
 
