@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from wdae.classifier import learn
 from wdae.classifier.learning import learn_from_bank
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
-from wdae.methods import InitialEstimate
+from wdae.methods import WDAE, InitialEstimate
 from wdae.methods.base import Support, base_classes
 from wdae.methods.calibration import BalancedScorer, Calibration
 from wdae.methods.many_shots import draw_posterior
 from wdae.methods.records import PosteriorRecord
 from wdae.methods.saved import load_method, save_method
+from wdae.nn.denoiser import Denoiser
 from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
 
@@ -67,6 +69,20 @@ def test_learning_on_leaves_novel_classes_on_a_par_with_base_classes(bank: Featu
     )
     assert novel[2] < novel[0] - 0.05 and novel[1] > novel[0] - 0.03
     assert base[1] > base[0] - 0.03
+
+
+def test_weights_stay_as_refined_where_base_weights_move_too(bank: FeatureBank) -> None:
+    """They would be learned on beside the learned base weights, and the moved ones score."""
+    base, shots = base_classes(bank), Support(bank.select(Part.NOVEL).features[:24].view(1, 2, 12, 16))
+    network = Denoiser(16, 8, generator=torch.Generator().manual_seed(0)).eval()
+    found = {}
+    for moves in (True, False):
+        plain = WDAE(network, 12.0, {20: 1.0}, balance=BALANCE, refine_base=moves)
+        learned = copy.copy(plain)
+        learned.posterior = method(bank).posterior
+        scorers = [one.on(base).adapt(shots, joint=True) for one in (plain, learned)]
+        found[moves] = torch.equal(*(one(bank.select(Part.NOVEL).features[:1, None]) for one in scorers))
+    assert found == {True: True, False: False}
 
 
 def test_novel_accuracy_is_the_same_with_and_without_base_classes(bank: FeatureBank) -> None:

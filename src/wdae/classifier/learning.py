@@ -170,6 +170,8 @@ def _knowledge(
     seen, tried = bank, played
     if isinstance(method, WDAE) and method.space is not None:
         seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
+    if config.refine_base is not None and isinstance(method, WDAE):
+        method.refine_base = config.refine_base
     if method.balance is None:  # scores stay as they are, as in an evaluation
         method.posterior = None
     known = method.posterior
@@ -194,8 +196,6 @@ def _knowledge(
     detector = fit_detector(bank, may_play, outliers, own, seed=config.seed)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
     method.balance = replace(method.balance, figures=figures)
-    if config.refine_base is not None and isinstance(method, WDAE):
-        method.refine_base = config.refine_base
     base, graph = base_classes(seen), None
     weights = unit(base.weights)
     if isinstance(method, WDAE) and method.space is not None:

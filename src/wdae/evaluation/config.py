@@ -46,7 +46,7 @@ class EvaluationConfig(Config):
     """Whether base weights move as well (the paper), or stay as learned."""
     anchors: int = Field(0, ge=0, le=64)
     """Base images of a class that novel classes of several shots are learned on against, with the refined
-    weights as a prior; 0: weights stay as refined (the paper)."""
+    weights as a prior; 0, or where base weights move too: weights stay as refined (the paper)."""
     prior: float = Field(0.3, gt=0)
     """Strength of that prior."""
     anchor_share: float = Field(0.1, gt=0)

@@ -179,7 +179,12 @@ class WDAEAdapter(WeightAdapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """Classes with enough shots are learned on, where the method has a posterior."""
+        """Classes with enough shots are learned on, where the method has a posterior.
+
+        Where base weights move too they are not: they would be learned on beside weights that do not score.
+        """
+        if self.method.refine_base:
+            return scorer
         return self._learning_on.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
 
     @cached_property
