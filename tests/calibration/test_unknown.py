@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from wdae import FeatureBank, Part, synthetic_bank
-from wdae.calibration.fit_detector import _cautious, _groups, _limit, fit_detector
+from wdae.calibration.fit_detector import _cautious, fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
+from wdae.calibration.strays import _groups, _limit
 from wdae.calibration.unknown import RATE, Detector, Seen, joined, share_below
 from wdae.classifier import Model, load, save
 from wdae.classifier.learning import learn_from_bank

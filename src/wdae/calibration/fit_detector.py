@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
 from wdae.calibration.probabilities import minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
+from wdae.calibration.strays import few, stray_limits
 from wdae.calibration.unknown import (
     RATE,
     STEEPEST,
@@ -41,12 +41,9 @@ STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
 
 _MOST = 20_000  # pictures that PLDA is fitted on
-_EPISODES, _QUERIES, _PICTURES = 60, 15, 60
-_AT_ONCE = (
-    2 * WAYS - 2
-)  # base classes that play novel together, where there are enough: half of them are added
-_CLASSES, _DRAWS = 200, 3000  # for strays: classes that play, and draws of examples of them
-_AT_LEAST, _AT_MOST, _STEPS = 15, 100, 100  # such draws of each class, limits that are tried
+_EPISODES, _QUERIES = 60, 15
+_AT_ONCE = 2 * WAYS - 2
+"""Base classes that play novel together, where there are enough: half of them are added."""
 _RIDGE = 1e-3
 
 
@@ -222,7 +219,7 @@ def _pools(bank: FeatureBank, played: FeatureBank) -> list[_Pool]:
         pools.append(
             _Pool(
                 [split.pool.of_class(c) for c in range(split.pool.n_classes)],
-                torch.cat([_few(held_out.of_class(c)) for c in range(held_out.n_classes)]),
+                torch.cat([few(held_out.of_class(c)) for c in range(held_out.n_classes)]),
                 torch.tensor([place[name] for name in held_out.names]),
                 away,
             )
@@ -245,7 +242,7 @@ class _Played:
             ratios = made.base_ratios(seen, pool.base).amax(1)
             return _Pictures(seen, share_below(made.known, ratios), made.ordinary(rows))
 
-        return cls(made, [pictures(_few(rows)) for rows in pool.classes], pictures(pool.known))
+        return cls(made, [pictures(few(rows)) for rows in pool.classes], pictures(pool.known))
 
 
 def _with_added(made: Detector, given: Sequence[tuple[_Pool, Detector]], seed: int) -> Detector:
@@ -259,64 +256,10 @@ def _with_added(made: Detector, given: Sequence[tuple[_Pool, Detector]], seed: i
             found[n_shot] = one
     alone = torch.cat([joined(*_alone(some)) for some in unseen])
     figures = {"caught": float((alone < made.threshold(RATE, [])).double().mean())}
-    strays, noticed = _strays(given, derive_seed(seed, "strays"))
+    strays, noticed = stray_limits(
+        [(pool.classes, beside) for pool, beside in given], derive_seed(seed, "strays")
+    )
     return replace(made, by_shots=found, strays=strays, figures=figures | noticed)
-
-
-def _strays(pools: Sequence[tuple[_Pool, Detector]], seed: int) -> tuple[dict[int, float], dict[str, float]]:
-    """How little an example agrees with the others in a sound class; strays noticed by that."""
-    generator = torch.Generator().manual_seed(seed)
-    count = min(_CLASSES, sum(len(pool.classes) for pool, _ in pools))
-    each = min(_AT_MOST, max(_AT_LEAST, _DRAWS // max(1, count)))
-    played = []
-    for pool, made in pools:
-        drawn = torch.randperm(len(pool.classes), generator=generator)[: -(-count // len(pools))].tolist()
-        played.append((made, [made.seen(_few(pool.classes[c], _MOST // count)) for c in drawn]))
-    found, figures = {}, {}
-    for size in STRAYS:
-        lowest, odd = [], []
-        for made, classes in played:
-            able = [some for some in classes if len(some.vectors) >= size]
-            for c, mine in enumerate(able):
-                if len(able) < 2:
-                    continue
-                others = torch.randint(len(able) - 1, (each,), generator=generator)
-                strange = [able[o + (o >= c)] for o in others.tolist()]
-                rows = [torch.randint(len(some.vectors), (1,), generator=generator) for some in strange]
-                sound = Seen.stacked([mine.some(some) for some in _groups(mine, size, each, generator)])
-                strays = Seen.stacked([some.some(row) for some, row in zip(strange, rows, strict=True)])
-                mixed = (
-                    torch.cat([x[:, 1:], y], 1) for x, y in zip(sound.parts(), strays.parts(), strict=True)
-                )
-                lowest.append(made.agreement_of(sound).amin(1))
-                odd.append(made.agreement_of(Seen(*mixed))[:, -1])
-        if not lowest:
-            return {}, {}
-        found[size] = _limit(torch.stack(lowest))
-        figures[f"strays_{size}"] = float((torch.stack(odd) < found[size]).double().mean())
-    return found, figures
-
-
-def _groups(some: Seen, size: int, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Rows of so many groups of pictures of a class, each picture in about as many of them."""
-    rows: list[Tensor] = []
-    while len(rows) < count:
-        order = torch.randperm(len(some.vectors), generator=generator)
-        rows += order[: len(order) // size * size].view(-1, size)
-    return rows[:count]
-
-
-def _limit(lowest: Tensor) -> float:
-    """The agreement below which an example is out of place, from the lowest of drawn ones ``[C, draws]``.
-
-    Sound classes differ in how well their pictures agree, and few play here: with a confidence of 1 - RATE
-    no more than RATE of other classes are warned about, by the error of the mean over the classes.
-    """
-    candidates = lowest.flatten().quantile(torch.linspace(0, RATE, _STEPS))
-    rates = (lowest < candidates.view(-1, 1, 1)).double().mean(2)
-    error = rates.std(1) / math.sqrt(len(lowest)) if len(lowest) > 1 else 0
-    able = rates.mean(1) + NormalDist().inv_cdf(1 - RATE) * error <= RATE
-    return float(candidates[able][-1])
 
 
 def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
@@ -326,11 +269,6 @@ def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
     ones say little (as in :mod:`wdae.calibration.conformal`).
     """
     return quantiles(torch.cat([familiar.new_zeros(-(-len(familiar) // n_pictures)), familiar]))
-
-
-def _few(rows: Tensor, most: int = _PICTURES) -> Tensor:
-    """Some pictures of a class, evenly over those there are: about so many, if there are."""
-    return rows[:: max(1, len(rows) // max(_PICTURES, most))]
 
 
 def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
