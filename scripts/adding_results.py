@@ -47,8 +47,9 @@ Base queries are held-out pictures. Where a bank brings its base weights, the ba
 wdae were found on the same pictures, beside other novel classes. Where wdae learns them, half of the held-out
 pictures are kept from every method and are the queries.
 
-In brackets: how much higher ours is, in points, paired; a star where the interval leaves out zero. Logistic
-regression takes part in fewer draws, and is compared on those: set its figures beside ours by the brackets.
+In brackets: how much higher ours is, in points, paired; a star where the interval leaves out zero. Where
+logistic regression takes part in fewer draws, it is compared on those: set its figures beside ours by the
+brackets.
 """
 UNKNOWN_WORDS = """\
 Pictures of classes that a model was never shown, called unknown where 5 % of pictures of known classes may

@@ -56,8 +56,8 @@ def test_few_shots_are_as_without_and_many_are_better(bank: FeatureBank) -> None
             assert b.metrics["area"].mean > a.metrics["area"].mean
 
 
-def test_learning_on_leaves_novel_classes_on_a_par_with_base_classes(bank: FeatureBank) -> None:
-    """Base images count more than novel ones while weights are learned on, not afterwards."""
+def test_the_further_fit_leaves_novel_classes_on_a_par_with_base_classes(bank: FeatureBank) -> None:
+    """Base images count more than novel ones while weights are fitted, not afterwards."""
     tuned = tune(InitialEstimate(), bank, (20,), where="validation", n_episodes=60).balance
     played = InitialEstimate(tuned)
     drawn = draw_posterior(bank.select(Part.BASE_TRAIN), 32, 0.3, 0, share=3.0, intercepts=True)
@@ -72,7 +72,7 @@ def test_learning_on_leaves_novel_classes_on_a_par_with_base_classes(bank: Featu
 
 
 def test_weights_stay_as_refined_where_base_weights_move_too(bank: FeatureBank) -> None:
-    """They would be learned on beside the learned base weights, and the moved ones score."""
+    """They would be fitted beside the learned base weights, and the moved ones score."""
     base, shots = base_classes(bank), Support(bank.select(Part.NOVEL).features[:24].view(1, 2, 12, 16))
     network = Denoiser(16, 8, generator=torch.Generator().manual_seed(0)).eval()
     found = {}

@@ -1,4 +1,4 @@
-"""Weights learned on from many shots against a slow minimiser of the same loss, written class by class."""
+"""Weights fitted further to many shots against a slow minimiser of the same loss, written class by class."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ Less than the two points that are meant: shares found on some classes cost other
 """
 
 MANY_SHOTS = (100, 500)
-"""Shots that shares are found for beside those of the balance, where classes are learned on: the more shots
-such a class has, the more base images it takes at the same share."""
+"""Shots that shares are found for beside those of the balance, where classes are fitted further: the more
+shots such a class has, the more base images it takes at the same share."""
 
 SMALLEST, LARGEST = 0.001, HALF
 """Where classes are far apart any share would do; more than half is nobody's default."""

@@ -192,7 +192,8 @@ def _knowledge(
         found = unit(bank.select(Part.BASE_TRAIN).features.float()).mean(0)
         own = Background.of_linear(weight, bias, bank.mean_length(), usual, found)
         info["background"] = len(own.bias)
-    may_play = bank if bank.n_base <= config.max_classes else played  # all: no method must not know them
+    # Any base class may play novel: a detector that is tried on one is fitted without it, unlike a method.
+    may_play = bank if bank.n_base <= config.max_classes else played
     detector = fit_detector(bank, may_play, outliers, own, seed=config.seed)
     figures = {**method.balance.figures, **({} if detector is None else detector.figures)}
     method.balance = replace(method.balance, figures=figures)

@@ -351,7 +351,7 @@ class Model:
         )
 
     def _with_posterior(self, scorer: WeightScorer, order: Sequence[str], shots: Tensor) -> WeightScorer:
-        """The scorer of added classes, those with enough examples learned on where the method does so."""
+        """The scorer of added classes, those with enough examples fitted further where the method does so."""
         posterior = self.base.method.posterior
         rows = shots[:0] if posterior is None else (shots >= posterior.fewest).nonzero()[:, 0]
         if not len(rows):

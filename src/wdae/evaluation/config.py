@@ -45,15 +45,15 @@ class EvaluationConfig(Config):
     refine_base: bool = True
     """Whether base weights move as well (the paper), or stay as learned."""
     anchors: int = Field(0, ge=0, le=64)
-    """Base images of a class that novel classes of several shots are learned on against, with the refined
+    """Base images of a class that novel classes of several shots are fitted further against, with the refined
     weights as a prior; 0, or where base weights move too: weights stay as refined (the paper)."""
     prior: float = Field(0.3, gt=0)
     """Strength of that prior."""
     anchor_share: float = Field(0.1, gt=0)
     """What the base images of a class count, all together, beside the shots of a novel class."""
     intercepts: bool = False
-    """Whether the scores of a class that is learned on get an intercept, with the same prior."""
+    """Whether the scores of a class that is fitted further get an intercept, with the same prior."""
     fewest_shots: int = Field(10, ge=1)
-    """Shots from which on a class is learned on."""
+    """Shots from which on a class is fitted further."""
     refinements: int = Field(1, ge=1)
     """Refinement steps (the paper: 1)."""

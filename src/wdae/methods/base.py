@@ -140,7 +140,7 @@ class Adapter(ABC):
 class WeightAdapter(Adapter):
     """An adapter that works in steps: an estimate of each novel class alone, then weights of all classes.
 
-    Weights may then be learned on from the shots.
+    Weights may then be fitted further to the shots.
 
     ``base`` holds the base classes with the weights they have in the method's space.
     """
@@ -163,7 +163,7 @@ class WeightAdapter(Adapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """The scorer learned on from the shots ``[E, n]`` of all novel classes, or of those in ``rows``."""
+        """The scorer fitted further to the shots ``[E, n]`` of all novel classes, or of those in ``rows``."""
         return scorer
 
 

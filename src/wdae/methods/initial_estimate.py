@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores
-from wdae.methods.many_shots import LearningOn
+from wdae.methods.many_shots import FurtherFit
 from wdae.nn.generate import novel_estimate
 from wdae.nn.posterior import Posterior
 
@@ -23,7 +23,7 @@ class InitialEstimate(Method):
 
     Args:
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
-        posterior: how classes with enough shots are learned on; None: not, as in the paper.
+        posterior: how classes with enough shots are fitted further; None: not, as in the paper.
 
     >>> from wdae import few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -72,9 +72,9 @@ class EstimateAdapter(WeightAdapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """Classes with enough shots are learned on, where the method has a posterior."""
-        return self._learning_on.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
+        """Classes with enough shots are fitted further, where the method has a posterior."""
+        return self._further.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
 
     @cached_property
-    def _learning_on(self) -> LearningOn:
-        return LearningOn(self.base.weights, None)
+    def _further(self) -> FurtherFit:
+        return FurtherFit(self.base.weights, None)

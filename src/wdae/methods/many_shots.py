@@ -17,7 +17,7 @@ from wdae.nn.posterior import Posterior
 from wdae.nn.space import FeatureSpace
 
 _MOST_ANCHORS = 4096
-_LEARNED_ON = ("novel", "slope", "offset")  # of a scorer
+_FITTED = ("novel", "slope", "offset")  # of a scorer
 
 
 def draw_posterior(
@@ -39,8 +39,10 @@ def draw_posterior(
     return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength, **more)
 
 
-class LearningOn:
-    """Learning on from shots, beside given base classes; what these alone determine is computed once.
+class FurtherFit:
+    """Fits novel weights further to their shots, beside given base classes.
+
+    What the base classes alone determine is computed once.
 
     Args:
         base: weights of the base classes ``[N, D]``, in the method's space.
@@ -119,8 +121,8 @@ class LearningOn:
         found = []
         for e in range(len(shots)):
             mask = None if support.mask is None else support.mask[e : e + 1]
-            one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _LEARNED_ON})
+            one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _FITTED})
             own = Support(support.features[e : e + 1], mask)
             found.append(self.fit(one, shots[e : e + 1], own, None, posterior, balance))
-        novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _LEARNED_ON)
+        novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _FITTED)
         return replace(scorer, novel=novel, slope=slope, offset=offset)

@@ -13,7 +13,7 @@ from torch import Tensor
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Method, Support, WeightAdapter, WeightScorer
 from wdae.methods.calibration import Calibration, balance_scores, steps_for
-from wdae.methods.many_shots import LearningOn
+from wdae.methods.many_shots import FurtherFit
 from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
 from wdae.nn.generate import move, novel_estimate, refine
@@ -44,7 +44,7 @@ class WDAE(Method):
         balance: slopes and offsets of novel scores; None leaves them as they are, as in the paper.
         refine_base: whether base classes move too, as in the paper, or keep their learned weights.
         space: the space that the denoiser was trained in; None: the features as they are.
-        posterior: how classes with enough shots are learned on; None: not, as in the paper.
+        posterior: how classes with enough shots are fitted further; None: not, as in the paper.
 
     >>> from wdae import Denoiser, few_way, synthetic_bank
     >>> bank = synthetic_bank(16, 5, 6, 20, 8, seed=0, held_out_per_class=4)
@@ -179,17 +179,17 @@ class WDAEAdapter(WeightAdapter):
     def fit(
         self, scorer: WeightScorer, shots: Tensor, support: Support, rows: Tensor | None = None
     ) -> WeightScorer:
-        """Classes with enough shots are learned on, where the method has a posterior.
+        """Classes with enough shots are fitted further, where the method has a posterior.
 
-        Where base weights move too they are not: they would be learned on beside weights that do not score.
+        Where base weights move too they are not: they would be fitted beside weights that do not score.
         """
         if self.method.refine_base:
             return scorer
-        return self._learning_on.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
+        return self._further.fit(scorer, shots, support, rows, self.method.posterior, self.method.balance)
 
     @cached_property
-    def _learning_on(self) -> LearningOn:
-        return LearningOn(self.state.base, self.method.space)
+    def _further(self) -> FurtherFit:
+        return FurtherFit(self.state.base, self.method.space)
 
     def moved(self, initial: Tensor, step: float, joint: bool = False) -> WeightScorer:
         """The weights that estimates ``[E, n, D]`` lead to with one ε for all classes, scores as they are."""

@@ -1,4 +1,4 @@
-"""Weights of novel classes learned on from several shots, the refined weights as a prior."""
+"""Weights of novel classes fitted further to several shots, the refined weights as a prior."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FEWEST = 10
-"""Shots from which on a class is learned on, unless told otherwise."""
+"""Shots from which on a class is fitted further, unless told otherwise."""
 SHARE = 0.1
 """What the base images of a class count, all together, beside the shots of a novel class."""
 STRENGTH = 0.3
 """λ, chosen on validation classes."""
 _STEPS = 30
 _NEVER = 1e9  # minus the score of a class that there is none of
-_TOGETHER = 64  # classes that are learned on at once, the others standing still
+_TOGETHER = 64  # classes that are fitted further at once, the others standing still
 _POWER_STEPS = 6
 _NEWTON_STEPS, _INNER_STEPS, _HALVINGS = 4, 10, 6
-_FEWER = 4  # one of so many base images is looked at where more classes are learned on than at once
+_FEWER = 4  # one of so many base images is looked at where more classes are fitted further than at once
 _FEW = 9  # shots up to which weights stay near their prior: as many steps and base images as these are enough
 _FEW_NEWTON_STEPS, _FEW_INNER_STEPS, _FEW_STRIDE = 1, 4, 2
 _BLOCK = 256  # base images that are scored beside all base classes at once
@@ -39,11 +39,11 @@ class Posterior:
     Shapes: anchors (base images, unit rows of the method's space) ``[A, D]``.
 
     Args:
-        n_base: how many base classes they are of; beside others nothing is learned on.
+        n_base: how many base classes they are of; beside others nothing is fitted further.
         strength: λ.
         share: what the base images of a class count, all together, beside the shots of a novel class.
         intercepts: whether each class gets an intercept, with the same λ.
-        fewest: shots from which on a class is learned on.
+        fewest: shots from which on a class is fitted further.
         as_counted: whether scores start for images that are as frequent as they count here: a novel class 1,
             a base class ``share``. Files of before have it False: scores started as if half of all images
             were novel, and the intercepts that took this back kept novel classes too low afterwards.
@@ -74,7 +74,7 @@ class Posterior:
             start: v₀ ``[E, n, D]``, as long as their scores want it.
             offsets: of novel scores ``[E, n]``.
             base: weights of the base classes ``[N, D]``, as long as their scores want it.
-            rows: the classes to learn on ``[m]``; the others stand still.
+            rows: the classes to fit further ``[m]``; the others stand still.
             shots: their features ``[E, m, K, D]``, unit rows.
             mask: ``[E, m, K]``, False past a class's own shots.
             mass: that of these base classes (:meth:`mass`), where it is known already.
@@ -117,7 +117,7 @@ class Posterior:
         return found, torch.zeros_like(offsets)
 
     def stride(self, n_classes: int, n_shots: int) -> int:
-        """One of so many base images is looked at where so many classes of so many shots are learned on."""
+        """One of so many base images is looked at where so many classes of so many shots are fitted."""
         if not self.intercepts:
             return 1
         if n_classes > _TOGETHER:

@@ -153,7 +153,7 @@ def _played(recipe: MetaRecipe, bank: FeatureBank) -> dict[str, Any]:
 def posterior_of(
     config: EvaluationConfig, bank: FeatureBank, seed: int, device: torch.device | str = "cpu"
 ) -> Posterior | None:
-    """How classes with enough shots are learned on, beside base images of a bank in the method's space."""
+    """How classes with enough shots are fitted further, beside base images in the method's space."""
     train = bank.select(Part.BASE_TRAIN, device=device)
     return draw_posterior(
         train,
