@@ -58,8 +58,10 @@ SEEDED: tuple[tuple[str, str, str, int, str], ...] = (
 """Gains whose spread over seeds is said: words, row, over which, the paper's table, accuracies."""
 
 
-def at_a_glance(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
-    """The main rows, what they say, whether the paper's order holds, and other seeds."""
+def at_a_glance(
+    records: Sequence[Json], seeds: Sequence[Json], trainings: Sequence[Json] = ()
+) -> list[str]:
+    """The main rows, what they say, whether the paper's order holds, other seeds and other trainings."""
     out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
     for record in records:
         said = findings(record, seeds)
@@ -67,6 +69,7 @@ def at_a_glance(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     out += order_section(records, seeds)
     for record in records:
         out += over_seeds(record, seeds)
+        out += over_trainings(record, trainings)
     return out
 
 
@@ -237,6 +240,43 @@ def over_seeds(record: Mapping[str, Any], seeds: Sequence[Json]) -> list[str]:
     common = set.intersection(*rows)
     kept = [row for row in spread(found) if row["table"] == 3 and (row["title"], row["row"]) in common]
     return [f"### {record['title']}, over seeds", "", seeds_table(kept, list(found)).markdown(), ""]
+
+
+def over_trainings(record: Json, trainings: Sequence[Json]) -> list[str]:
+    """The main rows of a record and of other trainings of its network: each figure, then gains within each."""
+    own = f"{record['name']}-training-"
+    found = [record, *(one for one in trainings if Path(one["name"]).name.startswith(own))]
+    if len(found) == 1:
+        return []
+    lines = [_lines(one, "held-out") for one in found]
+    places = [(metric, k) for metric in ("novel", "all", "area") for k in (1, 5)]
+    rows = [
+        [_label(name), *(_beside(lines, name, metric, k) for metric, k in places)]
+        for name in (*RAW, *BALANCED)
+        if all((name, 1) in one for one in lines)
+    ]
+    out = [f"### {record['title']}, over trainings of stage 1", ""]
+    out += markdown_table(["row", *(f"{metric}, {k}-shot" for metric, k in places)], rows)
+    seeds = ", ".join(str(one["seed"]) for one in found)
+    out += ["", f"Accuracy in %, one figure for each training of the network, of seeds {seeds}. Test episodes"]
+    out[-1] += " have the same novel pictures; held-out base pictures are drawn anew by each seed."
+    gains = [(words, row, over, number) for words, row, over, number, _ in SEEDED]
+    gains.append(("wDAE-GNN over wDAE-MLP", "wdae-gnn", "wdae-mlp", 2))
+    out.append("")
+    for words, row, over, number in gains:
+        said = []
+        for k in (1, 5):
+            each = [_gain(one, number, row, over, "novel", k) for one in found]
+            if all(each):
+                said.append(f"{k}-shot " + ", ".join(one.percent(signed=True) for one in each if one))
+        out += [f"- {words}, novel, in points: {'; '.join(said)}."] if said else []
+    return [*out, ""]
+
+
+def _beside(lines: Sequence[Lines], name: str, metric: str, n_shot: int) -> str:
+    """The means of a row in several records, beside each other."""
+    figures = [one.get((name, n_shot), {}).get("metrics", {}).get(metric) for one in lines]
+    return " / ".join("" if one is None else f"{100 * one['mean']:.2f}" for one in figures)
 
 
 def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:

@@ -2,6 +2,7 @@
 
     python scripts/make_results.py adopt runs/mini-imagenet [NAME TITLE]
     python scripts/make_results.py adopt runs/seeds/seed-1 seeds/NAME-seed-1 "TITLE, seed 1"
+    python scripts/make_results.py adopt runs/again trainings/NAME-training-1 "TITLE, stage 1 trained again"
     python scripts/make_results.py extend NAME runs/some-more-rows
     python scripts/make_results.py collect compare-embedded runs/wdae-gnn runs/wdae-mlp
     python scripts/make_results.py renew compare-embedded runs/wdae-gnn
@@ -9,8 +10,8 @@
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
-and title where it is a second one of a benchmark, in ``seeds`` with another seed; ``extend`` adds rows that
-were run later, on the same features and episodes; ``collect`` reads result files of single runs with
+and title where it is a second one of a benchmark, in ``seeds`` with another seed of stage 2, in ``trainings``
+where its network was trained again with another seed; ``extend`` adds rows that were run later, on the same features and episodes; ``collect`` reads result files of single runs with
 per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
 ``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and the records of stage 1
@@ -362,7 +363,8 @@ def write() -> Path:
     reproductions = [record for record in records if record.get("format") == REPRODUCTION]
     seeds = [read_json(path) for path in sorted((RESULTS / "seeds").glob("*.json"))]
     of_mini = [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
-    out += at_a_glance(of_mini, seeds)
+    trainings = [read_json(path) for path in sorted((RESULTS / "trainings").glob("*.json"))]
+    out += at_a_glance(of_mini, seeds, trainings)
     put_headlines(reproductions, seeds)
     put_demo()
     out += sections(RESULTS)
