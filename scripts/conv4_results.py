@@ -7,8 +7,7 @@ Each run of ``wdae episodic`` (or of ``wdae train`` with ``conv4-lwof.yaml``) be
 figures on novel classes. ``make_results.py write`` puts all of them on the page, with the words of
 ``results/conv4/NAME.md`` (why a figure is not the paper's), where there are some.
 
-``stopped_at`` in a row's ``info`` is the step at which a training ended early. ``wdae episodic`` tests no
-such run and never writes it: some records here have it of a script that stopped one and tested what was kept.
+``stopped_at`` in a row's ``info`` is the step at which the clock ended a training early (``--test-stopped``).
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def train_episodic(
     resume: bool = False,
     max_seconds: float | None = None,
 ) -> tuple[EpisodicLearner, State]:
-    """Train until the last step, or until ``max_seconds`` have passed; the learner has the best weights then.
+    """Train until the last step, or until ``max_seconds`` have passed; the state keeps the best weights.
 
     A run that stopped early left a checkpoint. With ``resume`` it continues from there; on the CPU it reaches
     exactly the weights of an uninterrupted run.
@@ -216,8 +216,6 @@ def train_episodic(
                 state.save(run.path / CHECKPOINT, config)
     if interrupted():
         raise KeyboardInterrupt
-    if state.step == config.steps:
-        learner.load_state_dict(state.kept)
     return learner.eval(), state
 
 
