@@ -88,12 +88,11 @@ def section(folder: Path) -> list[str]:
             name = f"{name}-512" if backbone == "conv4-512" else name
             paper = FROM_PICTURES.get(name, {}).get("novel", {}).get(n_shot)
             mark = " (transductive)" if info.get("transductive") else ""
-            trained = "" if "episode" not in recipe else f"{_steps(record) * recipe['episode']['per_step']:,}"
-            trained += (
-                " of " + f"{recipe['steps'] * recipe['episode']['per_step']:,}"
-                if "stopped_at" in info
-                else ""
-            )
+            trained = ""
+            if episode := recipe.get("episode"):
+                each = episode["per_step"] * episode.get("splits", 1)
+                trained = f"{_steps(record) * each:,}"
+                trained += f" of {recipe['steps'] * each:,}" if "stopped_at" in info else ""
             minutes = info.get("training_seconds")
             rows.append(
                 [

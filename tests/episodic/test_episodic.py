@@ -137,6 +137,31 @@ def test_a_run_is_whole_and_goes_on_exactly(method: str, tmp_path: Path) -> None
         train_and_test(parts, recipe(method, shots=2), data, resume=True)
 
 
+def test_pictures_of_an_episode_are_split_into_other_shots_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each picture of a class is its shot once, and the others are queries."""
+    config = recipe(
+        "matching", episode={"ways": 3, "queries": 3, "per_step": 2, "splits": 4}, steps=1, log_every=1
+    )
+    seen = []
+
+    def score(self: MatchingHead, support: Tensor, queries: Tensor) -> Tensor:
+        if self.training:
+            seen.append((support, queries.unflatten(1, (3, 3))))
+        return real(self, support, queries)
+
+    real = MatchingHead.forward
+    monkeypatch.setattr(MatchingHead, "forward", score)
+    assert train_and_test(Run.create(tmp_path / "run", config), config, pools()) is not None
+    ((support, queries),) = seen
+    assert support.shape[:3] == (8, 3, 1)
+    together = torch.cat([support, queries], 2).unflatten(0, (4, 2)).sort(3).values
+    assert torch.equal(together, together[:1].expand_as(together))
+    first = support.unflatten(0, (4, 2))
+    assert all(not torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
+
+
 def test_a_run_that_the_clock_stopped_is_tested_where_asked(tmp_path: Path) -> None:
     config, data = recipe("matching"), pools()
     run = Run.create(tmp_path / "run", config)
@@ -145,9 +170,9 @@ def test_a_run_that_the_clock_stopped_is_tested_where_asked(tmp_path: Path) -> N
     saved = load_checkpoint(run.path / MODEL)
     learner = build_learner(config)
     learner.load_state_dict(saved.tensors)
-    assert float(measure(learner, config, data[Part.VALIDATION], 10, derive_seed(0, "validation")).mean()) == (
-        pytest.approx(early.info["validation"])
-    )
+    assert float(
+        measure(learner, config, data[Part.VALIDATION], 10, derive_seed(0, "validation")).mean()
+    ) == (pytest.approx(early.info["validation"]))
     whole = train_and_test(run, config, data, resume=True, test_stopped=True)
     assert whole is not None and "stopped_at" not in whole.info
     (kept,) = run.results.glob("*.json")
@@ -345,6 +370,8 @@ def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> 
 def test_faults_are_named() -> None:
     with pytest.raises(RecipeError, match="one number of classes"):
         recipe("gnn", episode={"ways": 4, "queries": 3})
+    with pytest.raises(RecipeError, match=r"4 pictures of a class .* have 4 sets of shots"):
+        recipe("matching", episode={"ways": 3, "queries": 3, "splits": 5})
     with pytest.raises(RecipeError, match="matching has no option 'scael'; did you mean 'scale'"):
         build_learner(recipe("matching", options={"scael": 1.0}))
     with pytest.raises(RecipeError, match=r"pictures of 32 px, data\.size is 16"):

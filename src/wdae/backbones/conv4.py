@@ -2,8 +2,9 @@
 
 Prototypical networks: Snell et al., NeurIPS 2017, https://arxiv.org/abs/1703.05175. LwoF: Gidaris and
 Komodakis, CVPR 2018, https://arxiv.org/abs/1804.09458. R2-D2: Bertinetto et al., ICLR 2019,
-https://arxiv.org/abs/1805.08136. GNN: Garcia and Bruna, ICLR 2018, https://arxiv.org/abs/1711.04043. MAML: Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400. Relation
-networks: Sung et al., CVPR 2018, https://arxiv.org/abs/1711.06025.
+https://arxiv.org/abs/1805.08136. GNN: Garcia and Bruna, ICLR 2018, https://arxiv.org/abs/1711.04043. MAML:
+Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400. Relation networks: Sung et al., CVPR 2018,
+https://arxiv.org/abs/1711.06025.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def conv4_64(
 
 @register("conv4-256")
 def conv4_256(image_size: int = 84, pool: str = "flatten", final_relu: bool = False) -> Backbone:
-    """Conv-4-256: widths 64-96-128-256 as below the graph network of Garcia and Bruna, 6,400 features at 84 px."""
+    """Conv-4-256: 64-96-128-256, as below Garcia and Bruna's graph network; 6,400 features at 84 px."""
     return conv4((64, 96, 128, 256), image_size, pool, final_relu)
 
 

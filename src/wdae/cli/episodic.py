@@ -33,7 +33,7 @@ def episodic(
         Stop after this many seconds with a checkpoint to resume from.
     test_stopped
         Where max_seconds ended the training, test the best weights so far all the same. The result says at
-        which step it stopped (stopped_at); with --resume the training goes on, and its result replaces this one.
+        which step it stopped (stopped_at). With --resume the training goes on, and a new result replaces it.
     """
     if not resume:
         check_sources([recipe.data.path])

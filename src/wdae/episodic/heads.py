@@ -44,9 +44,9 @@ class EpisodeHead(nn.Module):
 class PrototypicalHead(EpisodeHead):
     """Squared distance to class means: Snell et al. 2017, https://arxiv.org/abs/1703.05175, eq. 1 and 2.
 
-    Departure: distances are divided by D and multiplied by a learned scale. As they are, those of an untrained
-    Conv-4-64 differ by hundreds between classes, and the softmax sees nothing but the nearest class until
-    training has shrunk the features.
+    Departure: distances are divided by D and multiplied by a learned scale. As they are, those of an
+    untrained Conv-4-64 differ by hundreds between classes, and the softmax sees nothing but the nearest class
+    until training has shrunk the features.
     """
 
     def __init__(self, dim: int, channels: int, ways: int, scale: float = 10.0) -> None:
@@ -166,8 +166,8 @@ class GraphHead(EpisodeHead):
 
     A node is an embedded picture beside its one-hot label, uniform for the query. Two layers each append what
     a node and its neighbours give; a third gives the query's class (section 4). The graph has the authors'
-    sizes. The embedding is the backbone and one linear layer; theirs, as wide as Conv-4-256, has LeakyReLU and
-    dropout.
+    sizes. The embedding is the backbone and one linear layer; theirs, as wide as Conv-4-256, has LeakyReLU
+    and dropout.
     """
 
     mixed = True

@@ -167,7 +167,8 @@ def train_episodic(
         learner.compile_stages()
         batches.compile()
     E, n, K, Q = config.episode.per_step, config.episode.ways, config.shots, config.episode.queries
-    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(E, -1)
+    splits = config.episode.splits
+    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(splits * E, -1)
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
         progress(config.steps, config.method, "steps", done=state.step) as bar,
@@ -185,6 +186,7 @@ def train_episodic(
             pictures = next(pictures_of)
             with autocast(config, device):
                 known = learner.embed(pictures).unflatten(0, (E, n, K + Q))
+                known = torch.cat([known.roll(-K * split, 2) for split in range(splits)])
                 scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
             loss = learner.loss(scores, labels)
             optimiser.zero_grad(set_to_none=True)
