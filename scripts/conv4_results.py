@@ -7,8 +7,7 @@ Each run of ``wdae episodic`` (or of ``wdae train`` with ``conv4-lwof.yaml``) be
 figures on novel classes. ``make_results.py write`` puts all of them on the page, with the words of
 ``results/conv4/NAME.md`` (why a figure is not the paper's), where there are some.
 
-``stopped_at`` in a row's ``info`` is the step at which a training ended early. ``wdae episodic`` tests no
-such run and never writes it: some records here have it of a script that stopped one and tested what was kept.
+``stopped_at`` in a row's ``info`` is the step at which the clock ended a training early (``--test-stopped``).
 """
 
 from __future__ import annotations
@@ -89,12 +88,11 @@ def section(folder: Path) -> list[str]:
             name = f"{name}-512" if backbone == "conv4-512" else name
             paper = FROM_PICTURES.get(name, {}).get("novel", {}).get(n_shot)
             mark = " (transductive)" if info.get("transductive") else ""
-            trained = "" if "episode" not in recipe else f"{_steps(record) * recipe['episode']['per_step']:,}"
-            trained += (
-                " of " + f"{recipe['steps'] * recipe['episode']['per_step']:,}"
-                if "stopped_at" in info
-                else ""
-            )
+            trained = ""
+            if episode := recipe.get("episode"):
+                each = episode["per_step"] * episode.get("splits", 1)
+                trained = f"{_steps(record) * each:,}"
+                trained += f" of {recipe['steps'] * each:,}" if "stopped_at" in info else ""
             minutes = info.get("training_seconds")
             rows.append(
                 [

@@ -16,6 +16,7 @@ from wdae.errors import RecipeError, WdaeError
 SIZES = {  # name: features, parameters, side after the last stage at the default size
     "conv4-32": (800, 28_768),
     "conv4-64": (1600, 112_832),
+    "conv4-256": (6400, 463_616),
     "conv4-512": (512, 2_603_872),
     "efficientnet-lite0": (1280, 3_371_008),
     "resnet10": (512, 4_905_792),

@@ -40,6 +40,7 @@ from wdae.evaluation.results import Result
 from wdae.parts import Part
 from wdae.runs.run import Run
 from wdae.runtime.device import fast_arithmetic
+from wdae.runtime.randomness import derive_seed
 from wdae.storage.checkpoint import load_checkpoint
 
 METHODS = [*HEADS, "maml"]
@@ -136,6 +137,48 @@ def test_a_run_is_whole_and_goes_on_exactly(method: str, tmp_path: Path) -> None
         train_and_test(parts, recipe(method, shots=2), data, resume=True)
 
 
+def test_pictures_of_an_episode_are_split_into_other_shots_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each picture of a class is its shot once, and the others are queries."""
+    config = recipe(
+        "matching", episode={"ways": 3, "queries": 3, "per_step": 2, "splits": 4}, steps=1, log_every=1
+    )
+    seen = []
+
+    def score(self: MatchingHead, support: Tensor, queries: Tensor) -> Tensor:
+        if self.training:
+            seen.append((support, queries.unflatten(1, (3, 3))))
+        return real(self, support, queries)
+
+    real = MatchingHead.forward
+    monkeypatch.setattr(MatchingHead, "forward", score)
+    assert train_and_test(Run.create(tmp_path / "run", config), config, pools()) is not None
+    ((support, queries),) = seen
+    assert support.shape[:3] == (8, 3, 1)
+    together = torch.cat([support, queries], 2).unflatten(0, (4, 2)).sort(3).values
+    assert torch.equal(together, together[:1].expand_as(together))
+    first = support.unflatten(0, (4, 2))
+    assert all(not torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
+
+
+def test_a_run_that_the_clock_stopped_is_tested_where_asked(tmp_path: Path) -> None:
+    config, data = recipe("matching"), pools()
+    run = Run.create(tmp_path / "run", config)
+    early = train_and_test(run, config, data, max_seconds=0, test_stopped=True)
+    assert early is not None and early.info["stopped_at"] == 4
+    saved = load_checkpoint(run.path / MODEL)
+    learner = build_learner(config)
+    learner.load_state_dict(saved.tensors)
+    assert float(
+        measure(learner, config, data[Part.VALIDATION], 10, derive_seed(0, "validation")).mean()
+    ) == (pytest.approx(early.info["validation"]))
+    whole = train_and_test(run, config, data, resume=True, test_stopped=True)
+    assert whole is not None and "stopped_at" not in whole.info
+    (kept,) = run.results.glob("*.json")
+    assert Result.load(kept).metrics == whole.metrics
+
+
 @pytest.mark.parametrize(
     ("method", "gain"), [("prototypical", 0.3), ("matching", 0.3), ("r2d2", 0.3), ("maml", 0.15)]
 )
@@ -211,7 +254,7 @@ def test_matching_adds_the_attention_to_each_shot_of_a_class() -> None:
 def test_prototypical_scores_are_distances() -> None:
     support, queries = torch.randn(2, 3, 4, 8), torch.randn(2, 5, 8)
     scores = PrototypicalHead(8, 2, 3)(support, queries)
-    wanted = -torch.cdist(queries, support.mean(2)).square()
+    wanted = -10 / 8 * torch.cdist(queries, support.mean(2)).square()
     assert torch.allclose(scores.log_softmax(-1), wanted.log_softmax(-1), atol=1e-4)
 
 
@@ -284,7 +327,7 @@ def slow_network(learner: MamlLearner, pictures: Tensor, weights: list[Tensor]) 
         hidden = F.conv2d(pictures, kernel, padding=1)
         hidden = F.batch_norm(hidden, None, None, gain, bias, training=True)
         pictures = F.max_pool2d(torch.relu(hidden), 2)
-    return F.linear(pictures.permute(0, 2, 3, 1).flatten(1), last, offset)
+    return F.linear(pictures.flatten(1), last, offset)
 
 
 def test_maml_is_gradient_steps_on_one_episode_after_another_to_second_order() -> None:
@@ -327,6 +370,8 @@ def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> 
 def test_faults_are_named() -> None:
     with pytest.raises(RecipeError, match="one number of classes"):
         recipe("gnn", episode={"ways": 4, "queries": 3})
+    with pytest.raises(RecipeError, match=r"4 pictures of a class .* have 4 sets of shots"):
+        recipe("matching", episode={"ways": 3, "queries": 3, "splits": 5})
     with pytest.raises(RecipeError, match="matching has no option 'scael'; did you mean 'scale'"):
         build_learner(recipe("matching", options={"scael": 1.0}))
     with pytest.raises(RecipeError, match=r"pictures of 32 px, data\.size is 16"):
@@ -426,8 +471,8 @@ def test_another_recipe_is_refused_before_decoding(
     shutil.rmtree(tmp_path / "cache")
     assert run_app(root(), [*given, "--resume", "--learning-rate", "0.5"]) == 2
     assert "differing: learning_rate; give the recipe" in capsys.readouterr().err
-    assert run_app(root(), [*given, "--force", "--options.scale", "1"]) == 2
-    assert "prototypical has no option 'scale'" in capsys.readouterr().err
+    assert run_app(root(), [*given, "--force", "--options.penalty", "1"]) == 2
+    assert "prototypical has no option 'penalty'" in capsys.readouterr().err
     assert (tmp_path / "run" / CHECKPOINT).exists()  # refused before the run was replaced
     assert not (tmp_path / "cache").exists()
 

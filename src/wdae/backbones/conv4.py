@@ -1,9 +1,10 @@
-"""Four convolutions: Conv-4-64 and Conv-4-512 of the paper's tables, and MAML's.
+"""Four convolutions: Conv-4-64 and Conv-4-512 of the paper's tables, MAML's and GNN's.
 
 Prototypical networks: Snell et al., NeurIPS 2017, https://arxiv.org/abs/1703.05175. LwoF: Gidaris and
 Komodakis, CVPR 2018, https://arxiv.org/abs/1804.09458. R2-D2: Bertinetto et al., ICLR 2019,
-https://arxiv.org/abs/1805.08136. MAML: Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400. Relation
-networks: Sung et al., CVPR 2018, https://arxiv.org/abs/1711.06025.
+https://arxiv.org/abs/1805.08136. GNN: Garcia and Bruna, ICLR 2018, https://arxiv.org/abs/1711.04043. MAML:
+Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400. Relation networks: Sung et al., CVPR 2018,
+https://arxiv.org/abs/1711.06025.
 """
 
 from __future__ import annotations
@@ -89,6 +90,12 @@ def conv4_64(
     alone (``pooled_blocks=2``).
     """
     return conv4((64, 64, 64, 64), image_size, pool, final_relu, pooled_blocks)
+
+
+@register("conv4-256")
+def conv4_256(image_size: int = 84, pool: str = "flatten", final_relu: bool = False) -> Backbone:
+    """Conv-4-256: 64-96-128-256, as below Garcia and Bruna's graph network; 6,400 features at 84 px."""
+    return conv4((64, 96, 128, 256), image_size, pool, final_relu)
 
 
 @register("conv4-512")

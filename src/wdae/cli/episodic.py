@@ -17,6 +17,7 @@ def episodic(
     resume: Resume = False,
     force: Force = False,
     max_seconds: float | None = None,
+    test_stopped: bool = False,
 ) -> None:
     """Train a backbone and a few-shot method together, on episodes of pictures.
 
@@ -30,12 +31,23 @@ def episodic(
     ----------
     max_seconds
         Stop after this many seconds with a checkpoint to resume from.
+    test_stopped
+        Where max_seconds ended the training, test the best weights so far all the same. The result says at
+        which step it stopped (stopped_at). With --resume the training goes on, and a new result replaces it.
     """
     if not resume:
         check_sources([recipe.data.path])
     from wdae.episodic.run import run_episodic
 
-    result = run_episodic(recipe, output, device=device, resume=resume, force=force, max_seconds=max_seconds)
+    result = run_episodic(
+        recipe,
+        output,
+        device=device,
+        resume=resume,
+        force=force,
+        max_seconds=max_seconds,
+        test_stopped=test_stopped,
+    )
     if result is None:
         say(f"{output}: stopped before the last step; go on with --resume")
         return
@@ -43,4 +55,5 @@ def episodic(
     say(
         f"{result.label}, {result.n_way}-way {result.n_shot}-shot: {novel.percent()} on {novel.n:,} episodes"
         f" of novel classes; kept step {info['kept_step']}, validation {100 * info['validation']:.2f}"
+        + (f"; stopped at step {info['stopped_at']} of {recipe.steps}" if "stopped_at" in info else "")
     )

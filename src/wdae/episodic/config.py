@@ -21,6 +21,9 @@ class EpisodeConfig(Config):
     """Base classes of an episode; more than in the test help methods that compare."""
     queries: int = Field(15, ge=1)
     """Queries of each class."""
+    splits: int = Field(1, ge=1)
+    """How often a class's pictures are split into shots and queries, with other shots each time: as many
+    episodes, of pictures that the backbone sees once."""
     per_step: int = Field(16, ge=1)
     """Episodes of a step; BatchNorm's statistics in training are those of all its pictures (of maml: of an
     episode's support, and of its queries)."""
@@ -89,6 +92,12 @@ class EpisodicRecipe(Config):
             raise ValueError(
                 f"{self.method} is made for one number of classes, but episode.ways is {self.episode.ways} "
                 f"and measure.ways {self.measure.ways}; give both the same"
+            )
+        shots, splits, pictures = self.shots, self.episode.splits, self.shots + self.episode.queries
+        if splits * shots > pictures:
+            raise ValueError(
+                f"episode.splits is {splits}, but {pictures} pictures of a class (shots and queries)"
+                f" have {pictures // shots} sets of shots; give fewer splits or more queries"
             )
         if self.data.stream:
             raise ValueError("data.stream: episodes are drawn from pictures on the device; leave it out")

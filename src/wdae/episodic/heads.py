@@ -42,14 +42,24 @@ class EpisodeHead(nn.Module):
 
 
 class PrototypicalHead(EpisodeHead):
-    """Squared distance to class means: Snell et al. 2017, https://arxiv.org/abs/1703.05175, eq. 1 and 2."""
+    """Squared distance to class means: Snell et al. 2017, https://arxiv.org/abs/1703.05175, eq. 1 and 2.
+
+    Departure: distances are divided by D and multiplied by a learned scale. As they are, those of an
+    untrained Conv-4-64 differ by hundreds between classes, and the softmax sees nothing but the nearest class
+    until training has shrunk the features.
+    """
+
+    def __init__(self, dim: int, channels: int, ways: int, scale: float = 10.0) -> None:
+        super().__init__(dim, channels, ways)
+        self.scale = nn.Parameter(torch.tensor(scale))
 
     def forward(self, support: Tensor, queries: Tensor) -> Tensor:
-        """``−‖f − p‖²`` but for ``‖f‖²``, which all classes share."""
+        """``−s ‖f − p‖² / D`` but for ``‖f‖²``, which all classes share."""
         prototypes = support.mean(2)  # [E, n, D]
         centre = prototypes.mean(1, keepdim=True)  # distances do not see it; products are smaller without it
         rows = prototypes - centre
-        return 2 * (queries - centre) @ rows.transpose(1, 2) - rows.square().sum(-1).unsqueeze(1)
+        near = 2 * (queries - centre) @ rows.transpose(1, 2) - rows.square().sum(-1).unsqueeze(1)
+        return self.scale / self.dim * near
 
 
 class MatchingHead(EpisodeHead):
@@ -156,8 +166,8 @@ class GraphHead(EpisodeHead):
 
     A node is an embedded picture beside its one-hot label, uniform for the query. Two layers each append what
     a node and its neighbours give; a third gives the query's class (section 4). The graph has the authors'
-    sizes. The embedding has not: it is the backbone and one linear layer. On Conv-4-64 that is narrower than
-    theirs, whose four blocks widen from 64 to 256 channels and have dropout.
+    sizes. The embedding is the backbone and one linear layer; theirs, as wide as Conv-4-256, has LeakyReLU
+    and dropout.
     """
 
     mixed = True

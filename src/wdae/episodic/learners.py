@@ -127,8 +127,8 @@ class MamlLearner(EpisodicLearner):
             )
 
     def embed(self, pictures: Tensor) -> Tensor:
-        """The pictures themselves, channels last."""
-        return pictures.permute(0, 2, 3, 1).flatten(1)
+        """The pictures themselves."""
+        return pictures.flatten(1)
 
     def score(self, support: Tensor, queries: Tensor) -> Tensor:
         """Adapt to the support, then classify the queries."""
@@ -136,27 +136,27 @@ class MamlLearner(EpisodicLearner):
         targets = torch.eye(n, device=support.device).repeat_interleave(K, 0).expand(E, -1, -1)
         ones = support.new_ones(E, n * K)
         with full_precision(support):
-            shots = support.reshape(E, n * K, self.side, self.side, 3)
+            shots = support.reshape(E, n * K, 3, self.side, self.side)
             adapted = gradient_steps(
                 lambda *weights: support_loss(self._network(shots, weights), targets, ones),
                 [p.expand(E, *p.shape) for p in self.parameters()],
                 [self.rate] * (self.n_steps if self.training else self.test_steps),
                 training=self.training,
             )
-            return self._network(queries.reshape(E, -1, self.side, self.side, 3), adapted)
+            return self._network(queries.reshape(E, -1, 3, self.side, self.side), adapted)
 
     def _network(self, x: Tensor, weights: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-        """Pictures ``[E, B, S, S, 3]`` with weights of each episode to scores ``[E, B, n]``."""
+        """Pictures ``[E, B, 3, S, S]`` with weights of each episode to scores ``[E, B, n]``."""
         *blocks, last, offset = weights
         for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
-            E, B, H, W, C = x.shape
-            patches = F.pad(x, (0, 0, 1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)  # [E, B, H, W, C, 3, 3]
-            x = patches.reshape(E, B * H * W, C * 9) @ kernel.flatten(2).transpose(1, 2)
-            var, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
-            slope = gain.unsqueeze(1) * torch.rsqrt(var + 1e-5)
-            x = torch.addcmul(bias.unsqueeze(1) - mean * slope, x, slope)
-            maps = F.max_pool2d(x.view(E * B, H, W, -1).permute(0, 3, 1, 2), 2)
-            x = torch.relu(maps).permute(0, 2, 3, 1).unflatten(0, (E, B))
+            E, B, C, H, W = x.shape
+            # As one picture of very many channels: for several, torch takes their patches one after another.
+            patches = F.unfold(x.reshape(1, E * B * C, H, W), 3, padding=1).view(E, B, C * 9, H * W)
+            x = kernel.flatten(2).unsqueeze(1) @ patches  # [E, B, C', H · W]
+            var, mean = torch.var_mean(x, dim=(1, 3), correction=0, keepdim=True)
+            slope = gain[:, None, :, None] * torch.rsqrt(var + 1e-5)
+            x = torch.addcmul(bias[:, None, :, None] - mean * slope, x, slope)
+            x = torch.relu(F.max_pool2d(x.reshape(E * B, -1, H, W), 2)).unflatten(0, (E, B))
         return x.flatten(2) @ last.transpose(1, 2) + offset.unsqueeze(1)
 
 

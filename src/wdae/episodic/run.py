@@ -32,8 +32,9 @@ def run_episodic(
     resume: bool = False,
     force: bool = False,
     max_seconds: float | None = None,
+    test_stopped: bool = False,
 ) -> Result | None:
-    """Train and test in a run folder; None where training was stopped before its end."""
+    """Train and test in a run folder; None where training was stopped, and stopped runs are not tested."""
     began, place = time.monotonic(), pick_device(device)
     if resume and not (output / CHECKPOINT).is_file():
         raise RunError(f"{output} has no checkpoint ({CHECKPOINT}) to go on from; start it without --resume")
@@ -43,7 +44,7 @@ def run_episodic(
     run = Run.resume(output) if resume else Run.create(output, config, force=force)
     pools = load_pools(config, place)
     left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
-    return train_and_test(run, config, pools, resume=resume, max_seconds=left)
+    return train_and_test(run, config, pools, resume=resume, max_seconds=left, test_stopped=test_stopped)
 
 
 @exclusively
@@ -54,17 +55,21 @@ def train_and_test(
     *,
     resume: bool = False,
     max_seconds: float | None = None,
+    test_stopped: bool = False,
 ) -> Result | None:
     """Train on base classes, keep what validation classes like best, and test that on the novel ones once.
 
-    A run that was trained to its end is tested again with ``resume``.
+    A run that was trained to its end is tested again with ``resume``. One that ``max_seconds`` stopped is
+    tested with ``test_stopped`` alone; ``stopped_at`` of its result is the step.
     """
     base, validation = pools[Part.BASE_TRAIN], pools[Part.VALIDATION]
     novel = pools[Part.NOVEL]
     with fast_arithmetic(base.device):
         learner, state = train_episodic(config, base, validation, run, resume=resume, max_seconds=max_seconds)
-        if state.step < config.steps:
+        stopped = {"stopped_at": state.step} if state.step < config.steps else {}
+        if stopped and not test_stopped:
             return None
+        learner.load_state_dict(state.kept)
         facts = {"step": state.best_step, "validation": state.best}
         save_checkpoint(run.path / MODEL, learner.state_dict(), facts)
         values = measure(learner, config, novel, config.measure.episodes, config.seed)
@@ -85,6 +90,7 @@ def train_and_test(
             "training_seconds": state.seconds,
             "kept_step": state.best_step,
             "validation": state.best,
+            **stopped,
         },
     )
     result.save(run.results)

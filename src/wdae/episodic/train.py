@@ -147,7 +147,7 @@ def train_episodic(
     resume: bool = False,
     max_seconds: float | None = None,
 ) -> tuple[EpisodicLearner, State]:
-    """Train until the last step, or until ``max_seconds`` have passed; the learner has the best weights then.
+    """Train until the last step, or until ``max_seconds`` have passed; the state keeps the best weights.
 
     A run that stopped early left a checkpoint. With ``resume`` it continues from there; on the CPU it reaches
     exactly the weights of an uninterrupted run.
@@ -167,7 +167,8 @@ def train_episodic(
         learner.compile_stages()
         batches.compile()
     E, n, K, Q = config.episode.per_step, config.episode.ways, config.shots, config.episode.queries
-    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(E, -1)
+    splits = config.episode.splits
+    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(splits * E, -1)
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
         progress(config.steps, config.method, "steps", done=state.step) as bar,
@@ -185,6 +186,7 @@ def train_episodic(
             pictures = next(pictures_of)
             with autocast(config, device):
                 known = learner.embed(pictures).unflatten(0, (E, n, K + Q))
+                known = torch.cat([known.roll(-K * split, 2) for split in range(splits)])
                 scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
             loss = learner.loss(scores, labels)
             optimiser.zero_grad(set_to_none=True)
@@ -216,8 +218,6 @@ def train_episodic(
                 state.save(run.path / CHECKPOINT, config)
     if interrupted():
         raise KeyboardInterrupt
-    if state.step == config.steps:
-        learner.load_state_dict(state.kept)
     return learner.eval(), state
 
 
