@@ -58,9 +58,7 @@ SEEDED: tuple[tuple[str, str, str, int, str], ...] = (
 """Gains whose spread over seeds is said: words, row, over which, the paper's table, accuracies."""
 
 
-def at_a_glance(
-    records: Sequence[Json], seeds: Sequence[Json], trainings: Sequence[Json] = ()
-) -> list[str]:
+def at_a_glance(records: Sequence[Json], seeds: Sequence[Json], trainings: Sequence[Json] = ()) -> list[str]:
     """The main rows, what they say, whether the paper's order holds, other seeds and other trainings."""
     out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
     for record in records:
@@ -243,7 +241,7 @@ def over_seeds(record: Mapping[str, Any], seeds: Sequence[Json]) -> list[str]:
 
 
 def over_trainings(record: Json, trainings: Sequence[Json]) -> list[str]:
-    """The main rows of a record and of other trainings of its network: each figure, then gains within each."""
+    """The main rows of a record and of other trainings of its network, and gains within each."""
     own = f"{record['name']}-training-"
     found = [record, *(one for one in trainings if Path(one["name"]).name.startswith(own))]
     if len(found) == 1:
@@ -258,8 +256,8 @@ def over_trainings(record: Json, trainings: Sequence[Json]) -> list[str]:
     out = [f"### {record['title']}, over trainings of stage 1", ""]
     out += markdown_table(["row", *(f"{metric}, {k}-shot" for metric, k in places)], rows)
     seeds = ", ".join(str(one["seed"]) for one in found)
-    out += ["", f"Accuracy in %, one figure for each training of the network, of seeds {seeds}. Test episodes"]
-    out[-1] += " have the same novel pictures; held-out base pictures are drawn anew by each seed."
+    out += ["", f"Accuracy in %, one figure for each training of the network, of seeds {seeds}. Test"]
+    out[-1] += " episodes have the same novel pictures; held-out base pictures are drawn anew by each seed."
     gains = [(words, row, over, number) for words, row, over, number, _ in SEEDED]
     gains.append(("wDAE-GNN over wDAE-MLP", "wdae-gnn", "wdae-mlp", 2))
     out.append("")

@@ -10,16 +10,17 @@
     python scripts/make_results.py write
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
-and title where it is a second one of a benchmark, in ``seeds`` with another seed of stage 2, in ``trainings``
-where its network was trained again with another seed; ``extend`` adds rows that were run later, on the same features and episodes; ``collect`` reads result files of single runs with
-per-episode values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
+and title where it is a second one of a benchmark, in ``seeds`` with another seed of stage 2, in
+``trainings`` where its network was trained again with another seed; ``extend`` adds rows that were run
+later, on the same features and episodes; ``collect`` reads result files of single runs with per-episode
+values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
 ``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
 ``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and the records of stage 1
 (``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records, and puts the main rows
 and the demo's table into the README; ``docs/speed.md`` and ``docs/adding.md`` (``adding_results.py``) from
 ``benchmarks/results``; ``docs/earlier.md`` from ``results/earlier``, records of commits that cannot be
-checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md`` beside a record is put
-before its tables (after them, in ``tries``): words, no figures. No figure on a page is typed by hand.
+checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md`` beside a record is
+put before its tables (after them, in ``tries``): words, no figures. No figure on a page is typed by hand.
 """
 
 from __future__ import annotations
