@@ -19,7 +19,7 @@ from wdae.storage.records import read_json
 CURVES, UNKNOWN = "base-novel-", "unknown-"
 OURS = "wdae"
 TITLES = {
-    "base-novel-embedded": "The bank that ships: WRN-28-10, held-out classes of MiniImageNet",
+    "base-novel-embedded": "The bank that ships: features of MiniImageNet, from pictures",
     "base-novel-resnet12-pictures": "MiniImageNet pictures, seen by the backbone that ships",
     "base-novel-lite0": "MiniImageNet pictures, seen by EfficientNet-Lite0, which knows all of these classes",
     "unknown-resnet12": "The ready model, with the backbone that ships",

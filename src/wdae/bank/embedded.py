@@ -7,7 +7,7 @@ from wdae.config.shipped import ASSETS
 
 
 def embedded_bank() -> FeatureBank:
-    """Real MiniImageNet features of our own WRN-28-10; ``assets/README.md`` describes them.
+    """Real MiniImageNet features of our own ResNet-12; ``assets/README.md`` describes them.
 
     >>> bank = embedded_bank()
     >>> bank.n_base, bank.dim

@@ -75,7 +75,7 @@ class ExampleGraph(_ShotGraph):
     from the nodes (softmax over each node's neighbours), mixes neighbours with them, and appends the result.
 
     Departures beside that: those of :class:`GraphNetwork`. The linear map was chosen on validation classes of
-    the embedded bank over random directions.
+    an earlier embedded bank over random directions.
 
     Args:
         hidden: node size after the linear map.

@@ -105,8 +105,8 @@ class ProtoMaml(LearnedMethod):
     Departures: only this classifier is adapted, on frozen features; the linear embedding below it (identity
     at the start) is learned by the outer loop alone. Step sizes are learned (Meta-SGD, Li et al. 2017,
     https://arxiv.org/abs/1707.09835). Rows start at the class means at unit length; biases at 0. Chosen on
-    validation classes of the embedded bank over rows that start at zero, which are ahead at one shot and
-    behind nearest mean at five.
+    validation classes of an earlier embedded bank over rows that start at zero, which are ahead at one shot
+    and behind nearest mean at five.
 
     Args:
         n_steps: inner steps.

@@ -21,7 +21,7 @@ class Matching(LearnedMethod):
     for One Shot Learning", NeurIPS 2016, https://arxiv.org/abs/1606.04080 (eq. 1, 2 and appendix A).
 
     Departures: embeddings are a linear map on frozen features, started at the identity; cosines are
-    multiplied by a learned scale, γ/4 at the start (chosen on validation classes of the embedded bank
+    multiplied by a learned scale, γ/4 at the start (chosen on validation classes of an earlier embedded bank
     over γ and 1, which is no scale, as in the paper); of the two full-context
     embeddings only that of the query (f) is kept, as that of the support (g) depends on the order of the
     examples; attention is divided by a class's number of examples. A base class is one example, its learned

@@ -22,8 +22,8 @@ class Prototypical(LearnedMethod):
     multiplies the distances, which are small for unit-length features (γ/2 at the start). The prototype of a
     base class, which the paper has none of, is its learned weight at unit length; class means are brought to
     unit length too before they are embedded, so learning begins at nearest mean by cosine. Chosen on
-    validation classes of the embedded bank, by accuracy among base and novel classes, over means of their own
-    length.
+    validation classes of an earlier embedded bank, by accuracy among base and novel classes, over means of
+    their own length.
 
     Args:
         unit_length: bring class means to unit length.

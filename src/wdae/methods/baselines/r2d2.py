@@ -68,7 +68,7 @@ class RidgeCosine(LearnedMethod):
 
     Departures: the embedding is a linear map on frozen features, started at the identity; scores are scaled
     cosines with the solved rows, in place of αWx + β, so embedded base weights can stand beside them and a
-    large λ gives nearest mean. Chosen on validation classes of the embedded bank: this form over a
+    large λ gives nearest mean. Chosen on validation classes of an earlier embedded bank: this form over a
     regression with base weights as examples; λ = 3 at the start over 1, 10, 30 and 100; the learning rate
     over one ten times as high.
 
