@@ -4,8 +4,8 @@ By default a learned method is trained as it is tested: adapt to the support of 
 queries, cross-entropy. It only has to implement :meth:`LearnedMethod.learn`.
 
 In joint methods a base class is its learned weight, not the mean of its features. Chosen on validation
-classes of an earlier embedded bank: with weights every method that starts near nearest mean is far ahead among base
-and novel classes, untrained, at one shot and at five.
+classes of an earlier embedded bank: with weights every method that starts near nearest mean is far ahead
+among base and novel classes, untrained, at one shot and at five.
 """
 
 from __future__ import annotations

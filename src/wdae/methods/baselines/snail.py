@@ -90,8 +90,8 @@ class Snail(LearnedMethod):
     256), and training is a few hundred steps, so its figures are those of a small SNAIL; keys of the
     attention start equal to its queries; unequal numbers of shots are padded in front, as the causal
     convolutions pad. It starts from chance, so it trains longer than others. Principal
-    directions were chosen on validation classes of an earlier embedded bank: from random ones it is behind after
-    twice as many steps.
+    directions were chosen on validation classes of an earlier embedded bank: from random ones it is behind
+    after twice as many steps.
 
     Args:
         n_way: the largest number of novel classes.

@@ -19,9 +19,9 @@ class SimpleShot(LearnedMethod):
     Nearest-Neighbor Classification for Few-Shot Learning", 2019, https://arxiv.org/abs/1911.04623.
 
     Departures: scores are scaled cosines with the class means, not Euclidean distances to them. A base class
-    is its learned weight, at unit length and centred. Chosen on validation classes of an earlier embedded bank,
-    by accuracy among base and novel classes, over weights centred by their own mean, not centred, and means
-    of transformed base-train features.
+    is its learned weight, at unit length and centred. Chosen on validation classes of an earlier embedded
+    bank, by accuracy among base and novel classes, over weights centred by their own mean, not centred, and
+    means of transformed base-train features.
     """
 
     name = "simpleshot"
