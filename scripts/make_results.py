@@ -300,11 +300,13 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def put_headlines(records: list[dict[str, Any]], seeds: list[dict[str, Any]]) -> None:
+def put_headlines(
+    records: list[dict[str, Any]], seeds: list[dict[str, Any]], trainings: list[dict[str, Any]]
+) -> None:
     """Renew the main rows in the README, where their record is there."""
     found = [record for record in records if record["name"] == HEADLINE]
     if found:
-        _put("\n".join([*headline_table(found), "", *findings(found[0], seeds, "docs/")]), MARKS)
+        _put("\n".join([*headline_table(found), "", *findings(found[0], seeds, trainings, "docs/")]), MARKS)
 
 
 def keep_demo(path: Path) -> Path:
@@ -347,8 +349,8 @@ def write() -> Path:
         "",
         "- Accuracies are means over episodes in %, with 95 % intervals over episodes. Gains are paired,",
         "  episode by episode.",
-        "- Networks of stage 1 were trained once. So were denoisers, save where seeds are named: intervals",
-        "  do not cover what another seed would change.",
+        "- Networks of stage 1 were trained once, that of *from pictures* twice. Denoisers were trained once, save",
+        "  where seeds are named: intervals do not cover what another seed would change.",
         "- Every table of stage 2 is of a clean commit; of stage 1, each entry says which commit it is of.",
         "  Records of no clean commit stand in [Earlier records](earlier.md).",
         "- Choices were made on validation classes. Novel classes are not untouched, though: figures on them",
@@ -358,13 +360,14 @@ def write() -> Path:
         "  classes](adding.md). Time and memory: [Speed and size](speed.md).",
         "",
     ]
-    records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    paths = sorted(RESULTS.glob("*.json"), key=lambda path: path.stem)
+    records = [read_json(path) for path in paths]
     reproductions = [record for record in records if record.get("format") == REPRODUCTION]
     seeds = [read_json(path) for path in sorted((RESULTS / "seeds").glob("*.json"))]
     of_mini = [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
     trainings = [read_json(path) for path in sorted((RESULTS / "trainings").glob("*.json"))]
     out += at_a_glance(of_mini, seeds, trainings)
-    put_headlines(reproductions, seeds)
+    put_headlines(reproductions, seeds, trainings)
     put_demo()
     out += sections(RESULTS)
     out += conv4_results.section(RESULTS / "conv4")
