@@ -100,6 +100,7 @@ def test_a_few_steps_are_most_of_the_way() -> None:
 def test_few_shots_come_near_the_minimum_by_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     posterior, start, offsets, base, shots = problem()
     monkeypatch.setattr(module, "_FEW_LOOKED_AT", A // 2)
+    monkeypatch.setattr(module, "_SCORED", 0)
     own = replace(posterior, strength=5.0, share=2.0, intercepts=True, eased=False)
     few, intercepts = own.fit(start, offsets, base, torch.arange(n), shots[:, :, :5])
     seen = replace(own, anchors=F.pad(own.anchors[::2], (0, 1), value=1.0))

@@ -22,8 +22,10 @@ _NEVER = 1e9  # minus the score of a class that there is none of
 _POWER_STEPS = 6
 _NEWTON_STEPS, _INNER_STEPS, _HALVINGS = 4, 10, 6
 _LOOKED_AT = 1100  # base images at most, where more classes are fitted further than at once
-_FEW = 9  # shots up to which weights stay near their prior: as many steps and base images as these are enough
-_FEW_NEWTON_STEPS, _FEW_INNER_STEPS, _FEW_LOOKED_AT = 1, 4, 2200
+_FEW = 9  # shots up to which weights stay near their prior: as many steps as these are enough
+_FEW_NEWTON_STEPS, _FEW_INNER_STEPS = 1, 4
+_FEW_LOOKED_AT = 2200  # base images at most beside few shots, or more beside few base classes:
+_SCORED = 640_000  # as many of them times base classes
 _STEADY = 20  # shots up to which λ is the same; from there on it falls as their cube root rises
 _MOST = 2.0  # what a base image counts at most beside more shots than these
 _BLOCK = 256  # base images that are scored beside all base classes at once
@@ -147,7 +149,8 @@ class Posterior:
         """One of so many base images is looked at where so many classes of so many shots are fitted."""
         if not self.intercepts or (n_classes <= TOGETHER and n_shots > _FEW):
             return 1
-        return -(-len(self.anchors) // (_LOOKED_AT if n_classes > TOGETHER else _FEW_LOOKED_AT))
+        few_looked_at = max(_FEW_LOOKED_AT, _SCORED // max(1, self.n_base))
+        return -(-len(self.anchors) // (_LOOKED_AT if n_classes > TOGETHER else few_looked_at))
 
     @torch.no_grad()
     def mass(self, base: Tensor, stride: int = 1) -> Tensor:
