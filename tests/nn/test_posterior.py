@@ -97,10 +97,8 @@ def test_a_few_steps_are_most_of_the_way() -> None:
         assert after - least < 0.02 * (before - least)
 
 
-def test_few_shots_come_near_the_minimum_by_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_shots_come_near_the_minimum_by_one_step() -> None:
     posterior, start, offsets, base, shots = problem()
-    monkeypatch.setattr(module, "_FEW_LOOKED_AT", A // 2)
-    monkeypatch.setattr(module, "_SCORED", 0)
     own = replace(posterior, strength=5.0, share=2.0, intercepts=True, eased=False)
     few, intercepts = own.fit(start, offsets, base, torch.arange(n), shots[:, :, :5])
     seen = replace(own, anchors=F.pad(own.anchors[::2], (0, 1), value=1.0))
@@ -133,6 +131,14 @@ def test_the_mass_of_base_classes_may_be_known(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(given, found)
     other = posterior.fit(start, offsets, base, torch.arange(n), shots, mass=mass + 5)[0]
     assert not torch.allclose(other, found)
+
+
+def test_how_many_base_images_are_looked_at() -> None:
+    anchors = torch.zeros(6400, D)
+    few, many = (Posterior(anchors, count, intercepts=True) for count in (64, 1000))
+    before = replace(few, anchors=anchors[:4096], eased=False)
+    for posterior, wanted in ((few, (1, 1, 6)), (many, (3, 1, 6)), (before, (2, 1, 4))):
+        assert tuple(posterior.stride(*asked) for asked in ((5, 9), (5, 10), (65, 5))) == wanted
 
 
 def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +210,7 @@ def test_with_many_shots_the_prior_is_weaker_and_base_images_count_less() -> Non
 def test_each_block_is_fitted_beside_all_other_classes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of other blocks and those of none, by Newton's steps, which share what stands still."""
     posterior, start, offsets, base, shots = problem(2)
-    posterior = replace(posterior, share=2.0, intercepts=True, eased=False)
+    posterior = replace(posterior, share=2.0, intercepts=True)
     monkeypatch.setattr(module, "TOGETHER", 1)
     monkeypatch.setattr(module, "_NEWTON_STEPS", 20)
     rows = torch.tensor([0, 2])

@@ -26,6 +26,7 @@ _FEW = 9  # shots up to which weights stay near their prior: as many steps as th
 _FEW_NEWTON_STEPS, _FEW_INNER_STEPS = 1, 4
 _FEW_LOOKED_AT = 2200  # base images at most beside few shots, or more beside few base classes:
 _SCORED = 640_000  # as many of them times base classes
+_FEWER, _FEW_STRIDE = 4, 2  # files of before: one of so many base images, beside many classes and few shots
 _STEADY = 20  # shots up to which λ is the same; from there on it falls as their cube root rises
 _MOST = 2.0  # what a base image counts at most beside more shots than these
 _BLOCK = 256  # base images that are scored beside all base classes at once
@@ -54,7 +55,8 @@ class Posterior:
             a base class ``share``. Files of before have it False: scores started as if half of all images
             were novel, and the intercepts that took this back kept novel classes too low afterwards.
         eased: whether, beside intercepts and with more than twenty shots, λ is less, and a base image counts
-            no more than two shots, or than beside twenty; files of before have it False.
+            no more than two shots, or than beside twenty; files of before have it False, and look at fewer
+            base images.
     """
 
     anchors: Tensor
@@ -149,6 +151,8 @@ class Posterior:
         """One of so many base images is looked at where so many classes of so many shots are fitted."""
         if not self.intercepts or (n_classes <= TOGETHER and n_shots > _FEW):
             return 1
+        if not self.eased:
+            return _FEWER if n_classes > TOGETHER else _FEW_STRIDE
         few_looked_at = max(_FEW_LOOKED_AT, _SCORED // max(1, self.n_base))
         return -(-len(self.anchors) // (_LOOKED_AT if n_classes > TOGETHER else few_looked_at))
 
