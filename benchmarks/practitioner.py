@@ -64,7 +64,7 @@ def sized_model(n_classes: int, seed: int = 0) -> Model:
     anchors = unit(
         weights.repeat(4, 1)[:4096] + 0.03 * torch.randn(min(4 * n_classes, 4096), DIM, generator=generator)
     )
-    method.posterior = Posterior(anchors, n_classes, share=3.0, intercepts=True, fewest=2)
+    method.posterior = Posterior(anchors, n_classes, share=6.0, intercepts=True, fewest=2)
     graph = build_graph(weights)
     counts = torch.full((n_classes,), 20)
     names = tuple(f"class {i}" for i in range(n_classes))
@@ -117,6 +117,19 @@ def adding(n_classes: int, repeats: int, shots: int = SHOTS) -> dict[str, Any]:
         "save_ms": 1e3 * write,
         "load_ms": 1e3 * read,
     }
+
+
+def one_more(n_classes: int, n_added: int, repeats: int) -> dict[str, float]:
+    """Time to add one class more beside so many added ones."""
+    model, generator = sized_model(n_classes), torch.Generator().manual_seed(1)
+    rows = torch.randn(n_added + repeats, SHOTS, DIM, generator=generator)
+    ready(model, {f"added {i}": rows[i] for i in range(n_added)})
+    seconds = []
+    for repeat in range(repeats):
+        seconds.append(timed(partial(ready, model, {f"new {repeat}": rows[n_added + repeat]})))
+        model.undo()
+        _ = model.head.matrix
+    return spread(seconds)
 
 
 def predicting(n_classes: int, n_vectors: int, repeats: int) -> dict[str, float]:
@@ -316,6 +329,7 @@ def main() -> None:
         report["add_5x5_to_1000"] = adding(1000, options.repeats)
         report["add_5x20_to_1000"] = adding(1000, max(5, options.repeats // 10), 20)
         report["add_5x5_to_20000"] = adding(20_000, max(5, options.repeats // 20))
+        report["add_1x5_to_1000_beside_1000_added"] = one_more(1000, 1000, max(5, options.repeats // 20))
         report["predict_1000"] = predicting(1000, 100_000, 5)
     if options.only != "speed":
         bank = FeatureBank.open(options.bank) if options.bank else embedded_bank()

@@ -294,7 +294,7 @@ def _readme(card: dict[str, Any], bank: FeatureBank, out: Path, choice: str, epi
         ready="\n".join(
             f"| {label(k)} | {v:.3f} |"
             for k, v in figures.items()
-            if not (k.endswith("_before") or k.startswith("strength_"))
+            if not (k.endswith("_before") or k.startswith(("strength_", "gain_")))
         ),
         added_episodes=few,
         kept=0 if ready.base.held_out is None else len(ready.base.held_out.labels),

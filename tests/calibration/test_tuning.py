@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from wdae.bank import FeatureBank
-from wdae.calibration.balance import SLOPES, fit_offset, tune
+from wdae.calibration.balance import SLOPES, fit_balance, fit_offset, tune
 from wdae.calibration.pseudo_novel import QueryScores, halves, set_aside, splits, where_to_play
 from wdae.calibration.step_size import TUNED_STEPS, Trial, choose
 from wdae.errors import EpisodeError
@@ -62,6 +62,15 @@ def test_offsets_far_away_are_found() -> None:
         some.mass, some.own, some.best, some.best_right, some.novel - 20, some.place, some.prior
     )
     assert fit_offset(moved) == pytest.approx(fit_offset(some) + 20, abs=1e-4)
+
+
+def test_of_slopes_that_are_as_good_the_one_nearest_1_is_taken() -> None:
+    labels = torch.arange(9).repeat(20)
+    scores = 50 * torch.eye(9)[labels]
+    scores[::2, :6] = scores[::2, :6].roll(1, dims=1)  # half of base queries are wrong with any slope
+    some = QueryScores.of(scores[:, :6], scores[:, 6:], labels)
+    assert len({some.accuracy(slope, fit_offset(some, slope)) for slope in SLOPES}) == 1
+    assert fit_balance(some) == (1.0, fit_offset(some))
 
 
 @pytest.mark.parametrize("refine_base", [True, False])

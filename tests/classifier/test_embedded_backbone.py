@@ -278,7 +278,7 @@ def test_a_copy_without_a_backbone_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
 class TestWhatShips:
     def test_the_backbone_is_small_and_knows_64_classes(self) -> None:
         inside = picture_backbone.BACKBONE.rglob("*")
-        assert sum(file.stat().st_size for file in inside if file.is_file()) <= 21e6  # with the ready model
+        assert sum(file.stat().st_size for file in inside if file.is_file()) <= 23e6  # with the ready model
         backbone = embedded_backbone()
         assert backbone.image_size == 72 and backbone.dim == 400 and len(backbone.class_names) == 64
         assert "house finch" in backbone.class_names

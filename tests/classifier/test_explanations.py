@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,3 +111,34 @@ def test_what_to_expect_of_a_class(base: BaseKnowledge, newcomers: Newcomers) ->
         usual, own = base.calibration.figures["accuracy_added_5"], found.trial.right / found.trial.n
         assert min(usual, own) - 0.1 <= found.expected.now <= max(usual, own) + 0.1
     assert explain(model, base.names[0]).expected is None
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_more_examples_bring_less_and_less_but_never_nothing(
+    base: BaseKnowledge, newcomers: Newcomers, older: bool
+) -> None:
+    """Beyond the numbers that were tried, too, and in models of before, which say no gains."""
+    figures = {"accuracy_added_5": 0.6, "accuracy_added_10": 0.7, "accuracy_added_20": 0.75}
+    figures |= {f"strength_added_{k}": 10.0 for k in (5, 10, 20)}
+    figures |= {} if older else {"gain_added_5": 0.5, "gain_added_10": 0.3, "gain_added_20": 0.15}
+    own, model = base.calibration, Model(base)
+    rows = torch.cat([newcomers["new 0"], newcomers["new 1"], newcomers["new 2"]])
+    base.method.balance = replace(own, figures=figures)
+    try:
+        brought = []
+        for shots in (5, 10, 20, 40, 60):
+            model.add({"okapi": rows[:shots]}, update=shots > 5)
+            found = expected(model, "okapi", SelfTest(0, 0, ()))
+            assert found is not None and model.shots("okapi") == shots
+            brought.append(found.more - found.now)
+    finally:
+        base.method.balance = own
+    assert all(more > less > 0.003 for more, less in itertools.pairwise(brought))
+    assert brought[0] == pytest.approx(0.1 if older else 1 / (1 + math.exp(-math.log(1.5) - 0.5)) - 0.6)
+
+
+def test_a_model_says_what_more_examples_of_one_class_bring(base: BaseKnowledge) -> None:
+    figures = base.calibration.figures
+    gains = {key: value for key, value in figures.items() if key.startswith("gain_added_")}
+    assert {f"gain_added_{k}" for k in (1, 2, 5)} <= set(gains)
+    assert all(value >= 0 for value in gains.values()) and gains["gain_added_1"] > 0

@@ -11,6 +11,7 @@ from PIL import Image
 
 from wdae.classifier import Model, load
 from wdae.classifier.embedded import embedded_backbone, imagenet_classes, lite_model
+from wdae.classifier.explain import explain
 from wdae.classifier.picture_backbone import BACKBONE
 from wdae.cli.app import run_app
 from wdae.cli.main import root
@@ -103,3 +104,12 @@ def test_the_shipped_balance(model: Model) -> None:
     assert all(abs(offset) < 49 for offset in balance.offsets.values())  # within what is looked at
     assert "It has seen ImageNet" in (ASSETS / "lite0" / "README.md").read_text()
     assert torch.linalg.vector_norm(model.base.weights, dim=1).sub(1).abs().max() < 1e-5
+
+
+def test_it_says_what_more_examples_would_bring(model: Model) -> None:
+    model.add({"okapi": torch.randn(3, model.base.dim, generator=torch.Generator().manual_seed(0)).abs()})
+    try:
+        found = explain(model, "okapi").expected
+    finally:
+        model.undo()
+    assert found is not None and 0 < found.now < found.more < 1

@@ -118,9 +118,9 @@ def test_it_is_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
     assert torch.equal(again.posterior.anchors, saved.posterior.anchors)
     assert (again.posterior.strength, again.posterior.n_base) == (0.7, 20)
     assert (again.posterior.share, again.posterior.intercepts, again.posterior.fewest) == (1.0, True, 9)
-    assert again.posterior.as_counted
+    assert again.posterior.as_counted and again.posterior.eased
     state = PosteriorRecord(n_base=20, strength=0.7)  # as files of before have it
-    assert not state.as_counted
+    assert not state.as_counted and not state.eased
     saved.posterior = replace(saved.posterior, anchors=torch.zeros(0, 16))
     save_method(tmp_path / "none.safetensors", saved)
     with pytest.raises(StorageError, match="base images of shape"):
@@ -170,3 +170,25 @@ def test_a_method_of_before_is_taught_with_as_those_of_now(bank: FeatureBank) ->
     model = learn_from_bank(bank, method=before)
     assert model.base.method.posterior is not None and model.base.method.posterior.as_counted
     assert not before.posterior.as_counted
+
+
+def test_one_more_class_beside_many_gives_what_all_at_once_give(
+    bank: FeatureBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of the classes before is what would be found anew, to the last digit."""
+    monkeypatch.setattr("wdae.methods.many_shots.TOGETHER", 3)
+    monkeypatch.setattr("wdae.nn.posterior.TOGETHER", 3)
+    model = learn(bank, method="initial-estimate")
+    model.base.method.posterior = replace(method(bank).posterior, fewest=2)  # type: ignore[type-var]
+    pool = bank.select(Part.NOVEL)
+    classes = {f"new {c}": pool.of_class(c)[:4] for c in range(6)}
+    classes["the same again"] = classes["new 2"]
+    for name, rows in classes.items():
+        model.add({name: rows})
+        assert len(model.head.names) == len(model.names)
+    fresh = type(model)(model.base)
+    vars(model.base).pop("adapter", None)
+    fresh.add(dict(reversed(classes.items())))
+    order = [fresh.names.index(name) for name in model.names]
+    queries = pool.features[:20]
+    assert torch.equal(model.scores(queries), fresh.scores(queries)[:, order])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +72,7 @@ def test_it_is_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_newtons_steps_end_at_the_minimum_with_intercepts(monkeypatch: pytest.MonkeyPatch) -> None:
     posterior, start, offsets, base, shots = problem()
-    plain, newton = (replace(posterior, share=2.0, intercepts=own) for own in (False, True))
+    plain, newton = (replace(posterior, share=2.0, intercepts=own, eased=False) for own in (False, True))
     pad = torch.zeros(2, n, 1)
     few, _ = newton.fit(start, offsets, base, torch.arange(n), shots)
     monkeypatch.setattr(module, "_NEWTON_STEPS", 20)
@@ -97,7 +99,7 @@ def test_a_few_steps_are_most_of_the_way() -> None:
 
 def test_few_shots_come_near_the_minimum_by_one_step() -> None:
     posterior, start, offsets, base, shots = problem()
-    own = replace(posterior, strength=5.0, share=2.0, intercepts=True)
+    own = replace(posterior, strength=5.0, share=2.0, intercepts=True, eased=False)
     few, intercepts = own.fit(start, offsets, base, torch.arange(n), shots[:, :, :5])
     seen = replace(own, anchors=F.pad(own.anchors[::2], (0, 1), value=1.0))
     seen = replace(seen, share=own.share * A / len(seen.anchors))  # these count for all
@@ -129,6 +131,14 @@ def test_the_mass_of_base_classes_may_be_known(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(given, found)
     other = posterior.fit(start, offsets, base, torch.arange(n), shots, mass=mass + 5)[0]
     assert not torch.allclose(other, found)
+
+
+def test_how_many_base_images_are_looked_at() -> None:
+    anchors = torch.zeros(6400, D)
+    few, many = (Posterior(anchors, count, intercepts=True) for count in (64, 1000))
+    before = replace(few, anchors=anchors[:4096], eased=False)
+    for posterior, wanted in ((few, (1, 1, 6)), (many, (3, 1, 6)), (before, (2, 1, 4))):
+        assert tuple(posterior.stride(*asked) for asked in ((5, 9), (5, 10), (65, 5))) == wanted
 
 
 def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +181,53 @@ def test_a_strong_prior_leaves_weights_where_they_are_and_more_shots_move_them_f
 def test_many_classes_are_updated_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block alone is what two blocks give each of theirs, the others standing still."""
     posterior, start, offsets, base, shots = problem(1)
-    monkeypatch.setattr(module, "_TOGETHER", 2)
+    monkeypatch.setattr(module, "TOGETHER", 2)
     found = posterior.fit(start, offsets, base, torch.arange(n), shots)[0]
     for rows in (torch.tensor([0, 1]), torch.tensor([2])):
         alone = posterior.fit(start, offsets, base, rows, shots[:, rows])[0]
         torch.testing.assert_close(found[:, rows], alone[:, rows])
+
+
+def test_with_many_shots_the_prior_is_weaker_and_base_images_count_less() -> None:
+    posterior, start, offsets, base, shots = problem()
+    posterior = replace(posterior, share=3.0, intercepts=True)
+    many, rows = shots.repeat(1, 1, 10, 1), torch.arange(n)
+    plain = replace(posterior, eased=False, strength=0.5 / 6 ** (1 / 3), share=3.0 * 20 / 120)
+    for own, wanted in ((posterior, plain), (replace(posterior, eased=False), None)):
+        found = own.fit(start, offsets, base, rows, many)
+        same = plain.fit(start, offsets, base, rows, many)
+        close = all(torch.allclose(a, b, atol=1e-4) for a, b in zip(found, same, strict=True))
+        assert close == (wanted is not None)
+    more = replace(posterior, anchors=posterior.anchors.repeat(20, 1))
+    for counted, shots_each, wanted in (
+        (posterior, 20, 3.0),
+        (more, 20, 3.0),
+        (more, 40, 20 * 2 * A / N / 40),
+    ):
+        assert counted.shares(torch.full((2, n), shots_each)).tolist() == pytest.approx([wanted] * 2)
+
+
+def test_each_block_is_fitted_beside_all_other_classes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other blocks and those of none, by Newton's steps, which share what stands still."""
+    posterior, start, offsets, base, shots = problem(2)
+    posterior = replace(posterior, share=2.0, intercepts=True)
+    monkeypatch.setattr(module, "TOGETHER", 1)
+    monkeypatch.setattr(module, "_NEWTON_STEPS", 20)
+    rows = torch.tensor([0, 2])
+    weights, intercepts = posterior.fit(start, offsets, base, rows, shots[:, rows])
+    found, begun = torch.cat([weights, intercepts.unsqueeze(2)], 2), F.pad(start, (0, 1))
+    longer = replace(posterior, anchors=F.pad(posterior.anchors, (0, 1), value=1.0))
+    for e, c in itertools.product(range(2), rows.tolist()):
+        rest = (begun[e], offsets[e], F.pad(base, (0, 1)))
+        given = [F.pad(shots[e, c], (0, 1), value=1.0) if i == c else torch.zeros(0, D + 1) for i in range(n)]
+
+        def value(weight: Tensor, e: int = e, c: int = c, rest: Any = rest, given: Any = given) -> Tensor:
+            others = begun[e].double()
+            return loss(torch.cat([others[:c], weight[None], others[c + 1 :]]), *rest, given, longer)
+
+        slope = torch.func.grad(value)(found[e, c].double())
+        assert float(slope.norm()) < 1e-3 * float(torch.func.grad(value)(begun[e, c].double()).norm())
+    assert torch.equal(weights[:, 1], start[:, 1]) and not bool(intercepts[:, 1].any())
 
 
 def test_all_classes_from_their_images_are_logistic_regression_without_a_prior(

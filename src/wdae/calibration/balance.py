@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -125,13 +126,14 @@ def _at_nearest(trials: Mapping[float, Trial], step: float) -> tuple[float, floa
 def fit_balance(scores: QueryScores) -> tuple[float, float]:
     """Slope of highest accuracy among base and novel classes, each with its likeliest offset.
 
-    Where nearly all queries are recognised with any slope, as with few classes, accuracy cannot choose: both
-    are then the likeliest, with a weak prior that keeps them finite.
+    Of slopes that are as good, it is the one nearest 1, which changes least. Where nearly all queries are
+    recognised with any slope, as with few classes, accuracy cannot choose: both are then the likeliest, with
+    a weak prior that keeps them finite.
     """
     offsets = {slope: fit_offset(scores, slope) for slope in SLOPES}
     accuracy = {slope: scores.accuracy(slope, offset) for slope, offset in offsets.items()}
     if min(accuracy.values()) < _RECOGNISED:
-        best = max(SLOPES, key=accuracy.__getitem__)
+        best = max(SLOPES, key=lambda slope: (accuracy[slope], -abs(math.log(slope))))
         return best, offsets[best]
     log_slope = torch.zeros((), dtype=torch.float64, requires_grad=True)
     offset = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -329,7 +329,7 @@ def _fitting(method: MethodLike, bank: FeatureBank, seed: int) -> Weighing:
             " is for wdae evaluate and wdae compare"
         )
     if found.posterior is not None:  # of before, maybe: balance and shares are found anew anyway
-        found.posterior = replace(found.posterior, as_counted=True)
+        found.posterior = replace(found.posterior, as_counted=True, eased=True)
     if isinstance(found, WDAE):
         found.dtype = torch.float32
         if found.denoiser.dim != bank.dim:

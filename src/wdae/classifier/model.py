@@ -359,6 +359,7 @@ class Model:
         found = [
             torch.stack([self.examples[row].feature for row in self._state[order[i]]]) for i in rows.tolist()
         ]
+        found = [some[some[:, 0].argsort()] for some in found]  # so that their order cannot show either
         mask = pad_sequence([torch.ones(len(f), dtype=torch.bool) for f in found], batch_first=True)
         support = Support(pad_sequence(found, batch_first=True)[None], mask[None])
         return self.base.adapter.fit(scorer, shots[None], support, rows)

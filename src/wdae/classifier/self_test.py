@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ MORE = 5
 
 _MOST = 10  # examples of a class that are left out in turn
 _NEAREST = 3  # added classes whose examples are left out too
-_EPISODES, _QUERIES = 12, 15
+_NUMBERS = (*SHOTS, 50)  # of examples that pseudo-novel classes are tried with
+_EPISODES, _QUERIES = 12, 30
 _STRONGEST = 40.0  # examples that what is known of other classes counts for at most
-_ACCURACY, _STRENGTH = "accuracy_added_", "strength_added_"
+_ACCURACY, _STRENGTH, _GAIN = "accuracy_added_", "strength_added_", "gain_added_"
 
 
 @dataclass(frozen=True)
@@ -137,30 +139,37 @@ def coinciding(found: SelfTest) -> Confusion | None:
 def accuracy_by_shots(base: BaseKnowledge, bank: FeatureBank, seed: int) -> dict[str, float]:
     """Accuracies of pseudo-novel classes that are added to a model, for numbers of shots; its figures.
 
-    The strength is how many examples of a class of its own they are worth, from how much classes differ.
+    The strength is how many examples of a class of its own they are worth, from how much classes differ. The
+    gain is what a class wins, in log odds, that gets MORE examples more while the others get none.
     """
     if len(bank.classes_of(Part.VALIDATION)) < WAYS:
         return {}
     pool, n_base = bank.select(Part.VALIDATION), len(base.names)
     generator = torch.Generator().manual_seed(derive_seed(seed, "enough"))
     figures: dict[str, float] = {}
-    for n_shot in SHOTS:
-        shares = []
-        for _ in range(_EPISODES if int(pool.counts.min()) > n_shot else 0):
+    for n_shot in _NUMBERS:
+        n_query = min(_QUERIES, int(pool.counts.min()) - n_shot - MORE)
+        shares, after = [], []
+        for _ in range(_EPISODES if n_query > 0 else 0):
             classes = torch.randperm(pool.n_classes, generator=generator)[:WAYS].tolist()
             orders = [torch.randperm(int(pool.counts[c]), generator=generator) for c in classes]
             rows = [pool.of_class(c)[order] for c, order in zip(classes, orders, strict=True)]
             model = Model(base)
             model.add({f"pseudo-novel {i}": some[:n_shot] for i, some in enumerate(rows)})
+            before = model.head
             for i, some in enumerate(rows):
-                asked = some[n_shot : n_shot + _QUERIES]
-                shares.append(float((model.head.best(asked) == n_base + i).double().mean()))
+                given, asked = some[n_shot : n_shot + MORE], some[n_shot + MORE :][:n_query]
+                shares.append(float((before.best(asked) == n_base + i).double().mean()))
+                model.add({f"pseudo-novel {i}": given}, update=True)
+                after.append(float((model.head.best(asked) == n_base + i).double().mean()))
+                model.undo()
         if shares:
             values = torch.tensor(shares, dtype=torch.float64)
-            mean = float(values.mean().clamp(0.01, 0.99))
-            spread = max(float(values.var()) - mean * (1 - mean) / _QUERIES, 1e-4)
+            mean, more = (min(max(sum(some) / len(some), 0.01), 0.99) for some in (shares, after))
+            spread = max(float(values.var()) - mean * (1 - mean) / n_query, 1e-4)
             strength = min(max(mean * (1 - mean) / spread - 1, 1.0), _STRONGEST)
             figures |= {f"{_ACCURACY}{n_shot}": mean, f"{_STRENGTH}{n_shot}": strength}
+            figures[f"{_GAIN}{n_shot}"] = max(_logit(more) - _logit(mean), 0.0)
     return figures
 
 
@@ -175,8 +184,26 @@ def expected(model: Model, name: str, found: SelfTest) -> Expected | None:
     before = step_for(max(1, shots - 1), means)  # what was left out was asked with one example fewer
     hits = found.right + found.n * (usual - before)
     now = min(max((strength * usual + hits) / (strength + found.n), 0.01), 0.99)
-    gained = _logit(step_for(shots + MORE, means)) - _logit(usual)
-    return Expected(now, 1 / (1 + math.exp(-_logit(now) - max(gained, 0.0))))
+    gains = _by_shots(figures, _GAIN) or _gains(means)
+    return Expected(now, 1 / (1 + math.exp(-_logit(now) - _gain(shots, gains))))
+
+
+def _gain(shots: int, gains: Mapping[int, float]) -> float:
+    """What MORE examples bring, in log odds; beyond what was tried, as much as the same share of examples."""
+    if not gains:
+        return 0.0
+    fewer = math.log1p(MORE / shots) / math.log1p(MORE / max(gains))
+    return step_for(shots, gains) * min(1.0, fewer)
+
+
+def _gains(means: Mapping[int, float]) -> dict[int, float]:
+    """The same from accuracies, for models of before: at each number of shots from this and the next one."""
+    return {
+        low: max(_logit(means[high]) - _logit(means[low]), 0.0)
+        * math.log1p(MORE / low)
+        / math.log(high / low)
+        for low, high in itertools.pairwise(sorted(means))
+    }
 
 
 def _by_shots(figures: Mapping[str, float], key: str) -> dict[int, float]:

@@ -90,7 +90,7 @@ def print_summary(facts: dict[str, Any]) -> None:
         table.add_column("uncalibrated", justify="right")
         figures = facts["figures"]
         for key, value in figures.items():
-            if not key.endswith(_BEFORE) and not key.startswith(("caught", "strength")):
+            if not key.endswith(_BEFORE) and not key.startswith(("caught", "strength", "gain")):
                 before = figures.get(key + _BEFORE)
                 table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)

@@ -44,11 +44,11 @@ class EvaluationConfig(Config):
     the other to test with; off: all of them for both, so that base queries have been fitted on."""
     refine_base: bool = True
     """Whether base weights move as well (the paper), or stay as learned."""
-    anchors: int = Field(0, ge=0, le=64)
+    anchors: int = Field(0, ge=0, le=100)
     """Base images of a class that novel classes of several shots are fitted further against, with the refined
     weights as a prior; 0, or where base weights move too: weights stay as refined (the paper)."""
     prior: float = Field(0.3, gt=0)
-    """Strength of that prior."""
+    """Strength of that prior; beside intercepts it falls where shots are more than twenty."""
     anchor_share: float = Field(0.1, gt=0)
     """What the base images of a class count, all together, beside the shots of a novel class."""
     intercepts: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,10 @@ from wdae.bank import ClassSet
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import HALF, BalancedScorer, Calibration, log_odds
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import Posterior
+from wdae.nn.posterior import TOGETHER, Posterior, mass_of
 from wdae.nn.space import FeatureSpace
 
-_MOST_ANCHORS = 4096
+_MOST_ANCHORS = 6400
 _FITTED = ("novel", "slope", "offset")  # of a scorer
 
 
@@ -42,7 +42,8 @@ def draw_posterior(
 class FurtherFit:
     """Fits novel weights further to their shots, beside given base classes.
 
-    What the base classes alone determine is computed once.
+    What the base classes alone determine is computed once, and what they and its examples say of a class is
+    kept from one change of a model to the next.
 
     Args:
         base: weights of the base classes ``[N, D]``, in the method's space.
@@ -52,6 +53,7 @@ class FurtherFit:
     def __init__(self, base: Tensor, space: FeatureSpace | None) -> None:
         self.base, self.space = base, space
         self._known: tuple[Posterior, float, Tensor, dict[int, Tensor]] | None = None
+        self._last: tuple[Tensor | None, dict[bytes, tuple[Tensor, Tensor]]] = (None, {})
 
     def fit(
         self,
@@ -85,16 +87,15 @@ class FurtherFit:
             support = Support(support.features[:, rows], mask)
         slope, offset = balance.of_shots(shots)  # [E, n]
         if posterior.as_counted:
-            offset = offset - math.log(posterior.share)
+            offset = offset - posterior.shares(shots[:, rows]).log().unsqueeze(1)
         else:
             offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(self.base))
         start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
-        features = support.features
-        features = unit(features) if self.space is None else self.space.features(features)
         base, mass = self._base_scores(
-            posterior, balance.gain, posterior.stride(len(rows), features.shape[2])
+            posterior, balance.gain, posterior.stride(len(rows), support.features.shape[2])
         )
-        found, intercept = posterior.fit(start, offset, base, rows, features, support.mask, mass)
+        features, own_mass = self._seen(support.features, base)
+        found, intercept = posterior.fit(start, offset, base, rows, features, support.mask, mass, own_mass)
         longer = torch.linalg.vector_norm(found, dim=2)
         longer = longer / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
         slope, offset = scorer.slope * longer.unsqueeze(1), scorer.offset + intercept.unsqueeze(1)
@@ -108,6 +109,26 @@ class FurtherFit:
         if stride not in masses:
             masses[stride] = posterior.mass(base, stride)
         return base, masses[stride]
+
+    def _seen(self, examples: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples ``[E, m, K, D]`` in the method's space, and their mass beside the base classes.
+
+        Of many classes each by itself, so that not even the last digit depends on when one was added.
+        """
+        if len(examples) > 1 or examples.shape[1] <= TOGETHER or examples.is_cuda:
+            return self._look(examples, base)
+        known = self._last[1] if self._last[0] is base else {}
+        kept: dict[bytes, tuple[Tensor, Tensor]] = {}
+        keys = [hashlib.sha256(some.contiguous().numpy()).digest() for some in examples[0]]
+        for key, some in zip(keys, examples[0], strict=True):
+            kept[key] = known[key] if key in known else self._look(some, base)
+        self._last = (base, kept)
+        features, mass = zip(*(kept[key] for key in keys), strict=True)
+        return torch.stack(features)[None], torch.stack(mass)[None]
+
+    def _look(self, examples: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+        features = unit(examples) if self.space is None else self.space.features(examples)
+        return features, mass_of(features, base)
 
     def _one_by_one(
         self,

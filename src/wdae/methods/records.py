@@ -66,6 +66,7 @@ class PosteriorRecord(Record):
     intercepts: bool = False
     fewest: Annotated[int, Field(ge=1)] = 10
     as_counted: bool = False
+    eased: bool = False
 
 
 class WdaeState(Record):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +15,20 @@ SHARE = 0.1
 """What the base images of a class count, all together, beside the shots of a novel class."""
 STRENGTH = 0.3
 """λ, chosen on validation classes."""
+TOGETHER = 64
+"""Classes that are fitted further at once, the others standing still."""
 _STEPS = 30
 _NEVER = 1e9  # minus the score of a class that there is none of
-_TOGETHER = 64  # classes that are fitted further at once, the others standing still
 _POWER_STEPS = 6
 _NEWTON_STEPS, _INNER_STEPS, _HALVINGS = 4, 10, 6
-_FEWER = 4  # one of so many base images is looked at where more classes are fitted further than at once
-_FEW = 9  # shots up to which weights stay near their prior: as many steps and base images as these are enough
-_FEW_NEWTON_STEPS, _FEW_INNER_STEPS, _FEW_STRIDE = 1, 4, 2
+_LOOKED_AT = 1100  # base images at most, where more classes are fitted further than at once
+_FEW = 9  # shots up to which weights stay near their prior: as many steps as these are enough
+_FEW_NEWTON_STEPS, _FEW_INNER_STEPS = 1, 4
+_FEW_LOOKED_AT = 2200  # base images at most beside few shots, or more beside few base classes:
+_SCORED = 640_000  # as many of them times base classes
+_FEWER, _FEW_STRIDE = 4, 2  # files of before: one of so many base images, beside many classes and few shots
+_STEADY = 20  # shots up to which λ is the same; from there on it falls as their cube root rises
+_MOST = 2.0  # what a base image counts at most beside more shots than these
 _BLOCK = 256  # base images that are scored beside all base classes at once
 
 
@@ -47,6 +54,9 @@ class Posterior:
         as_counted: whether scores start for images that are as frequent as they count here: a novel class 1,
             a base class ``share``. Files of before have it False: scores started as if half of all images
             were novel, and the intercepts that took this back kept novel classes too low afterwards.
+        eased: whether, beside intercepts and with more than twenty shots, λ is less, and a base image counts
+            no more than two shots, or than beside twenty; files of before have it False, and look at fewer
+            base images.
     """
 
     anchors: Tensor
@@ -56,6 +66,7 @@ class Posterior:
     intercepts: bool = False
     fewest: int = FEWEST
     as_counted: bool = True
+    eased: bool = True
 
     @torch.no_grad()
     def fit(
@@ -67,6 +78,7 @@ class Posterior:
         shots: Tensor,
         mask: Tensor | None = None,
         mass: Tensor | None = None,
+        own_mass: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Weights ``[E, n, D]`` and intercepts ``[E, n]``: scores are ``z · v + offset + intercept``.
 
@@ -78,37 +90,43 @@ class Posterior:
             shots: their features ``[E, m, K, D]``, unit rows.
             mask: ``[E, m, K]``, False past a class's own shots.
             mass: that of these base classes (:meth:`mass`), where it is known already.
+            own_mass: the same of the shots ``[E, m, K]`` (:func:`mass_of`).
         """
         stride = self.stride(len(rows), shots.shape[2])
         mass = self.mass(base, stride) if mass is None else mass
-        own_mass, anchors = _mass(shots, _exact(base)), self._anchors(stride, start.device)
+        own_mass = mass_of(shots, base) if own_mass is None else own_mass
+        anchors = self._anchors(stride, start.device)
         if self.intercepts:  # weights of a component that is 1 in every image
             start = F.pad(start, (0, 1))
             shots, anchors = F.pad(shots, (0, 1), value=1.0), F.pad(anchors, (0, 1), value=1.0)
-        found = start.double().clone()
+        begun, shift = _exact(start), offsets.double()
+        found, blocks = start.double().clone(), rows.split(TOGETHER)
         kept = torch.ones(shots.shape[:3], dtype=torch.float64, device=shots.device)
         kept = kept if mask is None else kept * mask
-        shift, few = offsets.double(), shots.shape[2] <= _FEW
+        few = shots.shape[2] <= _FEW
         steps = (_FEW_NEWTON_STEPS, _FEW_INNER_STEPS) if few else (_NEWTON_STEPS, _INNER_STEPS)
-        of_shots = zip(*(of.split(_TOGETHER, 1) for of in (shots, kept, own_mass)), strict=True)
-        for block, (own, counted, massed) in zip(rows.split(_TOGETHER), of_shots, strict=True):
-            others = torch.ones(start.shape[1], dtype=torch.bool, device=start.device)
-            others[block] = False
-            fixed, fixed_shift = start.double()[:, others], shift[:, others]
-            x, weight = own.flatten(1, 2).double(), counted.flatten(1)  # [E, M, D], [E, M]
+        share, strength = self.shares(kept.sum(2)), self._strengths(kept.sum(2))
+        beside = _Beside.of(anchors, begun, shift, blocks)
+        by_block = zip(*(of.split(TOGETHER, 1) for of in (shots, kept, own_mass, strength)), strict=True)
+        for number, (block, (own, counted, massed, stiff)) in enumerate(zip(blocks, by_block, strict=True)):
+            x, weight = _exact(own.flatten(1, 2)), counted.flatten(1)  # [E, M, D], [E, M]
             label = torch.arange(len(block), device=start.device).repeat_interleave(own.shape[2])
+            each = share * weight.sum(1) / len(block) * self.n_base / len(anchors)
+            scores, others = _scores(x, begun, shift, block)
+            more, more_others = beside.of_block(number)
+            all_weights = torch.cat([weight, each.unsqueeze(1).expand(-1, len(anchors))], 1)
+            all_masses = torch.cat([massed.flatten(1).logaddexp(others), mass.logaddexp(more_others)], 1)
             problem = _Problem(
                 x,
                 anchors,
                 torch.cat([F.one_hot(label, len(block)), label.new_zeros(len(anchors), len(block))]).double(),
-                torch.cat([weight, self._anchor_weight(weight, len(block), len(anchors))], 1),
-                torch.cat([massed.flatten(1), mass.expand(len(x), -1)], 1),
+                all_weights,
+                all_masses,
                 shift[:, block].unsqueeze(1),
             )
-            problem = problem.among(fixed, fixed_shift)
-            prior = start.double()[:, block]
+            prior = found[:, block]
             if self.intercepts:
-                found[:, block] = problem.newton(prior, self.strength, *steps)
+                found[:, block] = problem.newton(prior, torch.cat([scores, more], 1), stiff, *steps)
             else:
                 found[:, block] = problem.solve(prior, self.strength)
         found = found.to(start.dtype)
@@ -116,13 +134,27 @@ class Posterior:
             return found[..., :-1], found[..., -1]
         return found, torch.zeros_like(offsets)
 
+    def shares(self, shots: Tensor) -> Tensor:
+        """What the base images of a class count, beside classes of so many shots ``[E, m]``: ``[E]``."""
+        share = torch.full((len(shots),), self.share, dtype=torch.float64, device=shots.device)
+        if not (self.eased and self.intercepts):
+            return share
+        most = max(self.share * _STEADY, _MOST * len(self.anchors) / self.n_base)
+        return share.minimum(most / shots.double().mean(1).clamp(min=1))
+
+    def _strengths(self, shots: Tensor) -> Tensor:
+        """λ of each class ``[E, m, 1]``."""
+        fewer = (_STEADY / shots.clamp(min=_STEADY)) ** (1 / 3) if self.eased else torch.ones_like(shots)
+        return self.strength * fewer.unsqueeze(2)
+
     def stride(self, n_classes: int, n_shots: int) -> int:
         """One of so many base images is looked at where so many classes of so many shots are fitted."""
-        if not self.intercepts:
+        if not self.intercepts or (n_classes <= TOGETHER and n_shots > _FEW):
             return 1
-        if n_classes > _TOGETHER:
-            return _FEWER
-        return _FEW_STRIDE if n_shots <= _FEW else 1
+        if not self.eased:
+            return _FEWER if n_classes > TOGETHER else _FEW_STRIDE
+        few_looked_at = max(_FEW_LOOKED_AT, _SCORED // max(1, self.n_base))
+        return -(-len(self.anchors) // (_LOOKED_AT if n_classes > TOGETHER else few_looked_at))
 
     @torch.no_grad()
     def mass(self, base: Tensor, stride: int = 1) -> Tensor:
@@ -132,15 +164,43 @@ class Posterior:
             base: weights of the base classes ``[N, D]``, as long as their scores want it.
         """
         anchors = self._anchors(stride, base.device)
-        return torch.cat([_mass(some, _exact(base)) for some in anchors.split(_BLOCK)])
+        return torch.cat([mass_of(some, base) for some in anchors.split(_BLOCK)])
 
     def _anchors(self, stride: int, device: torch.device) -> Tensor:
         return _exact(self.anchors[::stride].to(device))
 
-    def _anchor_weight(self, weight: Tensor, n_classes: int, n_anchors: int) -> Tensor:
-        """``[E, A]``: all images of a base class count a part of the shots of a novel one."""
-        each = self.share * weight.sum(1, keepdim=True) / n_classes * self.n_base / n_anchors
-        return each.expand(-1, n_anchors)
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """Scores of the base images as all novel classes stand before, computed once for all blocks of classes.
+
+    Shapes: scores (but for offsets) ``[E, A, n]``, offsets ``[E, n]``, masses of each block and, where it is
+    not empty, of the classes in none ``[E, A, B]``.
+    """
+
+    scores: Tensor
+    offsets: Tensor
+    blocks: Sequence[Tensor]
+    masses: Tensor
+
+    @classmethod
+    def of(cls, anchors: Tensor, start: Tensor, offsets: Tensor, blocks: Sequence[Tensor]) -> _Beside:
+        scores = _products(anchors, start)
+        rest = torch.ones(start.shape[1], dtype=torch.bool, device=start.device)
+        rest[torch.cat(list(blocks))] = False
+        groups = [*blocks, rest.nonzero()[:, 0]]
+        if len(groups[-1]) + len(blocks) == 1:
+            groups = groups[:1]  # all classes are one block: nothing is beside it
+        masses = scores.new_full((*scores.shape[:2], len(groups)), -torch.inf, dtype=torch.float64)
+        for number, group in enumerate(groups if len(groups) > 1 else ()):
+            masses[..., number] = _plus(scores[..., group], offsets[:, group]).logsumexp(2)
+        return cls(scores, offsets, blocks, masses)
+
+    def of_block(self, number: int) -> tuple[Tensor, Tensor]:
+        """Scores of a block ``[E, A, m]``, and the mass of all other novel classes ``[E, A]``."""
+        block = self.blocks[number]
+        others = torch.cat([self.masses[..., :number], self.masses[..., number + 1 :]], 2)
+        return _plus(self.scores[..., block], self.offsets[:, block]), others.logsumexp(2)
 
 
 def _exact(rows: Tensor) -> Tensor:
@@ -148,9 +208,31 @@ def _exact(rows: Tensor) -> Tensor:
     return rows.double() if rows.is_cuda else rows
 
 
-def _mass(rows: Tensor, base: Tensor) -> Tensor:
+def mass_of(rows: Tensor, base: Tensor) -> Tensor:
     """Log of the sum of exponentials of base scores: ``[..., D]`` with ``[N, D]`` → ``[...]``."""
-    return (rows.to(base.dtype) @ base.T).double().logsumexp(-1)
+    return (rows.to(_exact(base).dtype) @ _exact(base).T).double().logsumexp(-1)
+
+
+def _scores(rows: Tensor, weights: Tensor, offsets: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of rows ``[E, M, D]`` for a block of classes ``[E, M, m]``, and the mass of the others."""
+    products = rows @ weights.transpose(1, 2)
+    own = _plus(products[..., block], offsets[:, block])
+    if len(block) == weights.shape[1]:
+        return own, own.new_full(own.shape[:2], -torch.inf)
+    others = products.add_(offsets.to(rows.dtype).unsqueeze(1))
+    others[..., block] = -torch.inf
+    return own, others.logsumexp(2).double()
+
+
+def _plus(products: Tensor, offsets: Tensor) -> Tensor:
+    """Scores ``[E, M, c]`` in double precision, with offsets ``[E, c]``."""
+    return products.double() + offsets.unsqueeze(1)
+
+
+def _products(shared: Tensor, weights: Tensor) -> Tensor:
+    """Products of examples ``[A, D]`` with the weights of several episodes ``[E, c, D]``: ``[E, A, c]``."""
+    found: Tensor = shared @ weights.flatten(0, 1).T.to(shared.dtype)
+    return found.view(len(shared), *weights.shape[:2]).transpose(0, 1)
 
 
 @torch.no_grad()
@@ -171,8 +253,8 @@ def likeliest(features: Tensor, labels: Tensor, start: Tensor, strength: float =
 class _Problem:
     """Examples: an episode's own ``[E, S, D]`` and those of all episodes ``[A, D]``, together M = S + A.
 
-    The latter are many: they may be of single precision, and so are their products then.
-    One-hot targets ``[M, m]``; weights and masses of other classes ``[E, M]``.
+    They may be of single precision, and so are their products then.
+    One-hot targets ``[M, m]``; weights and masses of other classes ``[E, M]``, in double precision.
     """
 
     own: Tensor
@@ -181,13 +263,6 @@ class _Problem:
     weight: Tensor
     mass: Tensor
     offsets: Tensor  # [E, 1, m]
-
-    def among(self, fixed: Tensor, offsets: Tensor) -> _Problem:
-        """The same beside further classes whose weights ``[E, c, D]`` stand still."""
-        if not fixed.shape[1]:
-            return self
-        scores = self._times(fixed) + offsets.unsqueeze(1)
-        return replace(self, mass=torch.logaddexp(self.mass, scores.logsumexp(2)))
 
     def solve(self, start: Tensor, strength: float) -> Tensor:
         """Nesterov's accelerated gradient from the prior mean; a few steps, by a bound on the curvature."""
@@ -200,63 +275,72 @@ class _Problem:
             at, pace = after, next_pace
         return at
 
-    def newton(self, start: Tensor, strength: float, n_steps: int, n_inner: int) -> Tensor:
+    def newton(self, start: Tensor, scores: Tensor, strength: Tensor, n_steps: int, n_inner: int) -> Tensor:
         """Newton's steps by conjugate gradients, halved where they go too far.
 
-        Where many base images count, of which few are near, the curvature is far below its bound.
+        Where many base images count, of which few are near, the curvature is far below its bound. Products
+        with examples are what takes time: scores ``[E, M, m]``, those of the start, follow the weights. λ is
+        ``[E, m, 1]``.
         """
-        at, value = start, self._loss(start)
+        at, value = start, self._loss(scores)
         for _ in range(n_steps):
-            chances = self._chances(at)
+            chances = (scores - self._total(scores)).exp()
             slope = self._slope(chances) + strength * (at - start)
-            step = self._newton_step(chances, slope, strength, n_inner)
+            step, along = self._newton_step(chances, slope, strength, n_inner)
             size = torch.ones_like(value)
             for _ in range(_HALVINGS):
-                new = at - size * step
-                far = strength / 2 * (new - start).square().sum((1, 2), keepdim=True)
-                new_value = self._loss(new) + far
+                new, new_scores = at - size * step, scores - size * along
+                far = (strength / 2 * (new - start).square()).sum((1, 2), keepdim=True)
+                new_value = self._loss(new_scores) + far
                 worse = new_value > value + 1e-9
                 if not bool(worse.any()):
                     break
                 size = torch.where(worse, size / 2, size)
-            at, value = torch.where(worse, at, new), torch.where(worse, value, new_value)
+            at, scores = torch.where(worse, at, new), torch.where(worse, scores, new_scores)
+            value = torch.where(worse, value, new_value)
         return at
 
-    def _newton_step(self, chances: Tensor, slope: Tensor, strength: float, n_inner: int) -> Tensor:
-        """``H⁻¹ slope`` by conjugate gradients, each episode by itself."""
+    def _newton_step(
+        self, chances: Tensor, slope: Tensor, strength: Tensor, n_inner: int
+    ) -> tuple[Tensor, Tensor]:
+        """``H⁻¹ slope`` by conjugate gradients, each episode by itself, and its products with the examples.
+
+        As precise as the examples: a step need not be more.
+        """
+        chances, weight = chances.to(self.own.dtype), self.weight.to(self.own.dtype).unsqueeze(2)
         step, residual, direction = torch.zeros_like(slope), slope, slope
+        step_along, weighted = torch.zeros_like(chances), chances * weight
         square = residual.square().sum((1, 2), keepdim=True)
-        for _ in range(n_inner):
+        for inner in range(n_inner):
             along = self._times(direction)
-            bent = chances * (along - (chances * along).sum(2, keepdim=True)) * self.weight.unsqueeze(2)
-            curved = self._sum(bent) + strength * direction
-            ahead = square / (direction * curved).sum((1, 2), keepdim=True).clamp(min=1e-300)
-            step, residual = step + ahead * direction, residual - ahead * curved
+            bent = weighted * (along - (chances * along).sum(2, keepdim=True))
+            curvature = (along * bent).sum((1, 2), keepdim=True)
+            curvature = curvature + (strength * direction.square()).sum((1, 2), keepdim=True)
+            ahead = square / curvature.clamp(min=1e-300)
+            step, step_along = step + ahead * direction, step_along + ahead.to(along.dtype) * along
+            if inner == n_inner - 1:
+                break
+            residual = residual - ahead * (self._sum(bent) + strength * direction)
             before, square = square, residual.square().sum((1, 2), keepdim=True)
             direction = residual + square / before.clamp(min=1e-300) * direction
-        return step
+        return step, step_along
 
-    def _scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the classes ``[E, M, m]``, and the log of the sum over all classes ``[E, M, 1]``."""
-        scores = self._times(weights) + self.offsets
-        return scores, torch.logaddexp(self.mass.unsqueeze(2), scores.logsumexp(2, keepdim=True))
+    def _total(self, scores: Tensor) -> Tensor:
+        """The log of the sum over all classes ``[E, M, 1]``, from scores of those to fit."""
+        return torch.logaddexp(self.mass.unsqueeze(2), scores.logsumexp(2, keepdim=True))
 
-    def _loss(self, weights: Tensor) -> Tensor:
+    def _loss(self, scores: Tensor) -> Tensor:
         """But for a constant ``[E, 1, 1]``."""
-        scores, total = self._scores(weights)
         own = (scores * self.targets).sum(2, keepdim=True)
         own = torch.where(self.targets.any(1, keepdim=True), own, self.mass.unsqueeze(2))
-        return ((total - own) * self.weight.unsqueeze(2)).sum(1, keepdim=True)
-
-    def _chances(self, weights: Tensor) -> Tensor:
-        scores, total = self._scores(weights)
-        return (scores - total).exp()
+        return ((self._total(scores) - own) * self.weight.unsqueeze(2)).sum(1, keepdim=True)
 
     def _slope(self, chances: Tensor) -> Tensor:
         return self._sum((chances - self.targets) * self.weight.unsqueeze(2))
 
     def _gradient(self, weights: Tensor) -> Tensor:
-        return self._slope(self._chances(weights))
+        scores = self._times(weights) + self.offsets
+        return self._slope((scores - self._total(scores)).exp())
 
     def _curvature(self) -> Tensor:
         """The largest eigenvalue of the weighted second moments of the examples ``[E, 1, 1]``."""
@@ -270,14 +354,13 @@ class _Problem:
         return 1.1 * size
 
     def _times(self, weights: Tensor) -> Tensor:
-        """Products of all examples with weights ``[E, c, D]``: ``[E, M, c]``."""
-        shared = self.shared @ weights.flatten(0, 1).T.to(self.shared.dtype)
-        shared = shared.unflatten(1, weights.shape[:2]).transpose(0, 1)  # [E, A, c]
-        return torch.cat([self.own @ weights.transpose(1, 2), shared.to(self.own.dtype)], 1)
+        """Products of all examples with weights ``[E, c, D]``: ``[E, M, c]``, as precise as the examples."""
+        own = self.own @ weights.transpose(1, 2).to(self.own.dtype)
+        return torch.cat([own, _products(self.shared, weights).to(own.dtype)], 1)
 
     def _sum(self, amounts: Tensor) -> Tensor:
         """Sums of all examples, each as often as ``[E, M, c]`` says: ``[E, c, D]``."""
         amounts, n_own = amounts.transpose(1, 2), self.own.shape[1]
         of_shared = amounts[..., n_own:].flatten(0, 1).to(self.shared.dtype) @ self.shared
-        of_own = amounts[..., :n_own] @ self.own
-        return of_own + of_shared.view(of_own.shape).to(of_own.dtype)
+        of_own = amounts[..., :n_own].to(self.own.dtype) @ self.own
+        return of_own.double() + of_shared.view(of_own.shape).double()
