@@ -311,7 +311,10 @@ def test_unfinished_training_goes_on(name: str, place: Path) -> None:
     found = {key: [list(t.shape), float(t.double().sum())] for key, t in saved.tensors.items()}
     assert_same(found, wanted[f"{name}-unfinished"]["tensors"])
     succeeds("train", "--bank", "banks/float32", "-o", folder, "--resume")
-    assert_method(folder / "model.safetensors", wanted[name], TRAINED)
+    # since then, of slopes that are as good the one nearest 1 is taken
+    assert_method(
+        folder / "model.safetensors", wanted[f"{name}-unfinished"].get("finished", wanted[name]), TRAINED
+    )
     assert len(Run.open(folder).metrics()) == len(wanted[name]["metrics"])
     results = {r.to_dict()["method"]: r for r in ResultTable.load(folder / "results").results}
     assert results.keys() == {facts["method"] for facts in wanted[name]["results"]}
