@@ -87,7 +87,7 @@ class FurtherFit:
             support = Support(support.features[:, rows], mask)
         slope, offset = balance.of_shots(shots)  # [E, n]
         if posterior.as_counted:
-            offset = offset - posterior.shares(shots[:, rows]).log().unsqueeze(1)
+            offset = offset - posterior.shares(shots[:, rows]).log().to(offset.dtype).unsqueeze(1)
         else:
             offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(self.base))
         start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
