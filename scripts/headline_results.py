@@ -158,7 +158,7 @@ def _again(record: Json, trainings: Sequence[Json]) -> list[str]:
         said = " / ".join(gain.percent(signed=True) for gain in gains if gain)
         out.append(
             f"Stage 1 trained again, with seed {one['seed']}: novel accuracy of the initial estimate {start}"
-            f" (1 / 5 shots), gain of wDAE-GNN, ε of the paper, {said}."
+            f" (1 / 5 shots), gain of wDAE-GNN, ε of the paper, {said}; its area {_area_gain(lines)}."
         )
     return out
 
@@ -171,14 +171,18 @@ def _trained_again(record: Json, trainings: Sequence[Json]) -> list[Json]:
 
 def _curve(lines: Lines) -> list[str]:
     """The area, which no offset changes, of wDAE-GNN as the paper has it."""
-    found = [(k, _difference(lines, RAW[3], RAW[0], "area", k)) for k in (1, 5)]
-    text = ", ".join(f"{k}-shot {gain:+.2f}" for k, gain in found if gain is not None)
+    text = _area_gain(lines)
     return [
         "Area under the curve of base against novel accuracy, which no offset of novel scores"
         f" changes: wDAE-GNN, ε of the paper, over the initial estimate, in points, seed 0: {text}."
         if text
         else ""
     ]
+
+
+def _area_gain(lines: Lines) -> str:
+    found = [(k, _difference(lines, RAW[3], RAW[0], "area", k)) for k in (1, 5)]
+    return ", ".join(f"{k}-shot {gain:+.2f}" for k, gain in found if gain is not None)
 
 
 def _shares(lines: Lines) -> list[str]:
@@ -280,7 +284,7 @@ def over_trainings(record: Json, trainings: Sequence[Json]) -> list[str]:
     out += markdown_table(head, rows, left=head[:1])
     seeds = ", ".join(str(one["seed"]) for one in found)
     out += ["", f"Accuracy in %, one figure for each training of the network, of seeds {seeds}. Test"]
-    out[-1] += " episodes have the same novel pictures; held-out base pictures are drawn anew by each seed."
+    out[-1] += " episodes and held-out base pictures are the same."
     gains = [(words, row, over, number) for words, row, over, number, _ in SEEDED]
     gains.append(("wDAE-GNN over wDAE-MLP", "wdae-gnn", "wdae-mlp", 2))
     out.append("")
@@ -304,6 +308,7 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
     """Whether the paper's order holds: gains at one shot beside the paper's, over seeds if there are some."""
     head = ["accuracy", "scores", "whose", *(f"{SHORT[a]} over {SHORT[b]}" for a, b in STEPS)]
     rows, intervals = [], []
+    n_seeds = max((len(of_record(record, seeds)) for record in records), default=1)
     words: dict[str, list[str]] = {record["title"]: [] for record in records}
     for metric, scores, number, names in FORMS:
         known = REPORTED["mini-imagenet"][number]
@@ -314,6 +319,7 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
         for record in records:
             own = of_record(record, seeds)
             whose = "ours" if len(records) == 1 else record["title"]
+            whose += ", one seed" if len(own) == 1 < n_seeds else ""
             found = [
                 [_gain(one, number, names.get(a, a), names.get(b, b), metric) for one in own.values()]
                 for a, b in STEPS
@@ -326,10 +332,10 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
             form = f"{metric.capitalize()}, {scores}"
             said = form if len(records) == 1 else f"{whose}: {form.lower()}"
             words[record["title"]].append(_verdicts(said, whole, means))
-    n_seeds = max((len(of_record(record, seeds)) for record in records), default=1)
     out = ["### Does the paper's order hold?", "", "Gains at one shot, in points, paired episode by episode."]
     if n_seeds > 1:
         out[-1] += f" Ours: mean ± standard deviation over {n_seeds} seeds of stage 2."
+        out[-1] += " Rows of *one seed* have 95 % intervals over episodes instead."
         if intervals:
             out[-1] += f" The 95 % interval within a seed is {100 * max(intervals):.2f} at most."
     out += ["", *markdown_table(head, rows, left=head[:3]), ""]

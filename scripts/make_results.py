@@ -108,7 +108,8 @@ def plots(record: dict[str, Any]) -> list[str]:
                     shutil.copy(path, IMAGES / f"{record['name']}-{path.name}")
     except MissingExtraError as error:
         print(f"plots stay as they are: {error}", file=sys.stderr)
-    return sorted(path.stem for path in IMAGES.glob(f"{record['name']}-*.png"))
+    names = [f"{record['name']}-{kind}" for kind in CAPTIONS]
+    return [name for name in names if (IMAGES / f"{name}.png").exists()]
 
 
 def comparison_tables(record: dict[str, Any]) -> list[str]:
@@ -349,8 +350,8 @@ def write() -> Path:
         "",
         "- Accuracies are means over episodes in %, with 95 % intervals over episodes. Gains are paired,",
         "  episode by episode.",
-        "- Networks of stage 1 were trained once, that of *from pictures* twice. Denoisers were trained once, save",
-        "  where seeds are named: intervals do not cover what another seed would change.",
+        "- Networks of stage 1 were trained once, that of *from pictures* twice. Denoisers were trained",
+        "  once, save where seeds are named: intervals do not cover what another seed would change.",
         "- Every table of stage 2 is of a clean commit; of stage 1, each entry says which commit it is of.",
         "  Records of no clean commit stand in [Earlier records](earlier.md).",
         "- Choices were made on validation classes. Novel classes are not untouched, though: figures on them",

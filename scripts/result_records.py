@@ -140,9 +140,11 @@ def collect(results: Path, name: str, runs: list[Path], *, renew: bool = False) 
             for result, gain in table.gains(BASELINE, metric):
                 rows[result.method, result.n_shot]["gains"][metric] = vars(gain)
         environment = Run.open(path).environment()
-        refuse_unclean(path, environment)
         kept = ("wdae", "commit", "torch", "cpu", "cores", "gpu")
-        records.append({"run": path.name, **{key: environment.get(key) for key in kept}})
+        for place in (environment, *environment.get("resumed", ())):
+            refuse_unclean(path, place)
+            record = {"run": path.name, **{key: place.get(key) for key in kept}}
+            records += [record] if record not in records else []
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
     out = results / f"{name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
