@@ -58,11 +58,16 @@ SEEDED: tuple[tuple[str, str, str, int, str], ...] = (
 """Gains whose spread over seeds is said: words, row, over which, the paper's table, accuracies."""
 
 
-def at_a_glance(records: Sequence[Json], seeds: Sequence[Json], trainings: Sequence[Json] = ()) -> list[str]:
+def at_a_glance(
+    records: Sequence[Json],
+    seeds: Sequence[Json],
+    trainings: Sequence[Json] = (),
+    repeats: Sequence[Json] = (),
+) -> list[str]:
     """The main rows, what they say, whether the paper's order holds, other seeds and other trainings."""
     out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
     for record in records:
-        said = findings(record, seeds, trainings)
+        said = findings(record, seeds, trainings, repeats)
         out += [*([f"{record['title']}:", ""] if len(records) > 1 else []), *said, ""]
     out += order_section(records, seeds)
     for record in records:
@@ -116,7 +121,11 @@ def _percent(line: Json | None, metric: str) -> str:
 
 
 def findings(
-    record: Json, seeds: Sequence[Json], trainings: Sequence[Json] = (), folder: str = ""
+    record: Json,
+    seeds: Sequence[Json],
+    trainings: Sequence[Json] = (),
+    repeats: Sequence[Json] = (),
+    folder: str = "",
 ) -> list[str]:
     """What the rows of a record say: gains over seeds and trainings, the denoiser's share, LwoF.
 
@@ -124,7 +133,8 @@ def findings(
     """
     lines = _lines(record, "held-out")
     own = list(of_record(record, seeds).values())
-    words = (*_gains(own), *_again(record, trainings), *_curve(lines), *_shares(lines), *_lwof(own, folder))
+    again = (*_again(record, trainings), *_repeated(record, repeats))
+    words = (*_gains(own), *again, *_curve(lines), *_shares(lines), *_lwof(own, folder))
     return [f"- {text}" for text in words if text]
 
 
@@ -159,6 +169,25 @@ def _again(record: Json, trainings: Sequence[Json]) -> list[str]:
         out.append(
             f"Stage 1 trained again, with seed {one['seed']}: novel accuracy of the initial estimate {start}"
             f" (1 / 5 shots), gain of wDAE-GNN, ε of the paper, {said}; its area {_area_gain(lines)}."
+        )
+    return out
+
+
+def _repeated(record: Json, repeats: Sequence[Json]) -> list[str]:
+    """Main rows that were measured again elsewhere, on features extracted anew from the same weights."""
+    out = []
+    for one in repeats:
+        if not Path(one["name"]).name.startswith(f"{record['name']}-repeat-"):
+            continue
+        lines, where = _lines(one, "held-out"), one["environment"]
+        said = [
+            f"{LABELS[name]} " + " / ".join(f"{_mean(lines, name, 'novel', k):.2f}" for k in (1, 5))
+            for name in (RAW[0], RAW[3], BALANCED[3])
+            if (name, 1) in lines
+        ]
+        out.append(
+            "Stage 2 repeated in float32 on features extracted anew from the same weights"
+            f" ({where.get('gpu') or where.get('cpu')}), novel accuracy, 1 / 5 shots: {'; '.join(said)}."
         )
     return out
 

@@ -11,16 +11,17 @@
 
 ``adopt`` keeps the record of a ``wdae reproduce`` run as ``results/BENCHMARK.json``, or under another name
 and title where it is a second one of a benchmark, in ``seeds`` with another seed of stage 2, in
-``trainings`` where its network was trained again with another seed; ``extend`` adds rows that were run
-later, on the same features and episodes; ``collect`` reads result files of single runs with per-episode
-values, takes paired gains over the initial estimate, and keeps means, intervals and provenance in
-``results/NAME.json``; ``renew`` does so for some methods of such a file and leaves the others alone;
-``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and the records of stage 1
-(``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records, and puts the main rows
-and the demo's table into the README; ``docs/speed.md`` and ``docs/adding.md`` (``adding_results.py``) from
-``benchmarks/results``; ``docs/earlier.md`` from ``results/earlier``, records of commits that cannot be
-checked out; and ``docs/tries.md``, from ``results/tries``. A file ``results/NAME.md`` beside a record is
-put before its tables (after them, in ``tries``): words, no figures. No figure on a page is typed by hand.
+``trainings`` where its network was trained again with another seed, in ``repeats`` where rows were measured
+again elsewhere; ``extend`` adds rows that were run later, on the same features and episodes; ``collect``
+reads result files of single runs with per-episode values, takes paired gains over the initial estimate, and
+keeps means, intervals and provenance in ``results/NAME.json``; ``renew`` does so for some methods of such a
+file and leaves the others alone; ``demo`` keeps what ``wdae demo`` has printed. ``write`` turns those and
+the records of stage 1 (``stage1_results.py``) into ``docs/results.md``, with plots drawn from the records,
+and puts the main rows and the demo's table into the README; ``docs/speed.md`` and ``docs/adding.md``
+(``adding_results.py``) from ``benchmarks/results``; ``docs/earlier.md`` from ``results/earlier``, records
+of commits that cannot be checked out; and ``docs/tries.md``, from ``results/tries``. A file
+``results/NAME.md`` beside a record is put before its tables (after them, in ``tries``): words, no figures.
+No figure on a page is typed by hand.
 """
 
 from __future__ import annotations
@@ -302,12 +303,18 @@ def _short(value: Any) -> str:
 
 
 def put_headlines(
-    records: list[dict[str, Any]], seeds: list[dict[str, Any]], trainings: list[dict[str, Any]]
+    records: list[dict[str, Any]],
+    seeds: list[dict[str, Any]],
+    trainings: list[dict[str, Any]],
+    repeats: list[dict[str, Any]],
 ) -> None:
     """Renew the main rows in the README, where their record is there."""
     found = [record for record in records if record["name"] == HEADLINE]
     if found:
-        _put("\n".join([*headline_table(found), "", *findings(found[0], seeds, trainings, "docs/")]), MARKS)
+        _put(
+            "\n".join([*headline_table(found), "", *findings(found[0], seeds, trainings, repeats, "docs/")]),
+            MARKS,
+        )
 
 
 def keep_demo(path: Path) -> Path:
@@ -367,8 +374,9 @@ def write() -> Path:
     seeds = [read_json(path) for path in sorted((RESULTS / "seeds").glob("*.json"))]
     of_mini = [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
     trainings = [read_json(path) for path in sorted((RESULTS / "trainings").glob("*.json"))]
-    out += at_a_glance(of_mini, seeds, trainings)
-    put_headlines(reproductions, seeds, trainings)
+    repeats = [read_json(path) for path in sorted((RESULTS / "repeats").glob("*.json"))]
+    out += at_a_glance(of_mini, seeds, trainings, repeats)
+    put_headlines(reproductions, seeds, trainings, repeats)
     put_demo()
     out += sections(RESULTS)
     out += conv4_results.section(RESULTS / "conv4")
