@@ -23,6 +23,7 @@ TITLES = {
     "base-novel-resnet12-pictures": "MiniImageNet pictures, seen by the backbone that ships",
     "base-novel-lite0": "MiniImageNet pictures, seen by EfficientNet-Lite0, which knows all of these classes",
     "unknown-resnet12": "The ready model, with the backbone that ships",
+    "unknown-from-pictures": "A network twice as large: that of MiniImageNet, from pictures",
     "unknown-lite0": "A model that sees with EfficientNet-Lite0, which knows the unseen classes",
     "unknown-lite0-strangers": "The same, the unseen classes left out of the 1,000",
     "unknown-lite0-few": "A model of few classes with EfficientNet-Lite0, which knows the unseen classes",
