@@ -66,11 +66,13 @@ def readable_names() -> dict[str, str]:
     return dict(entry.strip().split(" ", 1) for entry in NAMES.replace("\n", " ").split(","))
 
 
-def bank_and_out(about: str | None) -> argparse.Namespace:
-    """What scripts that make an asset from a bank are given."""
+def bank_and_out(about: str | None, *flags: str) -> argparse.Namespace:
+    """What scripts that make an asset from a bank are given: the bank, the place, and their own flags."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bank", type=Path)
     parser.add_argument("out", type=Path)
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
 

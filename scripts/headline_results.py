@@ -168,7 +168,7 @@ def _again(record: Json, trainings: Sequence[Json]) -> list[str]:
         said = " / ".join(gain.percent(signed=True) for gain in gains if gain)
         out.append(
             f"Stage 1 trained again, with seed {one['seed']}: novel accuracy of the initial estimate {start}"
-            f" (1 / 5 shots), gain of wDAE-GNN, ε of the paper, {said}; its area {_area_gain(lines)}."
+            f" (1 / 5 shots), gain of wDAE-GNN, ε of the paper, {said}; in area {_area_gain(lines)}."
         )
     return out
 

@@ -13,7 +13,6 @@ examples are enough is measured anew, for which 200 pictures of a class will do.
 from __future__ import annotations
 
 import itertools
-import sys
 import textwrap
 from dataclasses import replace
 
@@ -93,13 +92,11 @@ It has not been examined for faces, medicine, safety or anything else where a mi
 
 def main() -> None:
     """Write the balance and the card."""
-    only_enough = "--enough" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--enough"]
-    args = bank_and_out(__doc__)
+    args = bank_and_out(__doc__, "--enough")
     bank, network = FeatureBank.open(args.bank), packaged(NAME)
     weights = weights_of_linear(network.weight, network.bias, network.mean_feature())
     played = _with_all_classes(bank, weights)
-    if only_enough:
+    if args.enough:
         balance = Calibration.from_json(read_json(args.out / BALANCE))
         write_json(args.out / BALANCE, _with_enough(balance, played).as_json())
         return

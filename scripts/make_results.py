@@ -348,6 +348,11 @@ def _put(text: str, marks: tuple[str, str]) -> None:
     write_text(README, f"{before}{marks[0]}\n{text}\n{marks[1]}{after}")
 
 
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """The records of a folder, by name."""
+    return [read_json(path) for path in sorted(folder.glob("*.json"), key=lambda path: path.stem)]
+
+
 def write() -> Path:
     """Write the page."""
     out = [
@@ -368,13 +373,10 @@ def write() -> Path:
         "  classes](adding.md). Time and memory: [Speed and size](speed.md).",
         "",
     ]
-    paths = sorted(RESULTS.glob("*.json"), key=lambda path: path.stem)
-    records = [read_json(path) for path in paths]
+    records = records_of(RESULTS)
     reproductions = [record for record in records if record.get("format") == REPRODUCTION]
-    seeds = [read_json(path) for path in sorted((RESULTS / "seeds").glob("*.json"))]
+    seeds, trainings, repeats = (records_of(RESULTS / kind) for kind in ("seeds", "trainings", "repeats"))
     of_mini = [r for r in reproductions if next(iter(r["banks"].values()))["source"] == "mini-imagenet"]
-    trainings = [read_json(path) for path in sorted((RESULTS / "trainings").glob("*.json"))]
-    repeats = [read_json(path) for path in sorted((RESULTS / "repeats").glob("*.json"))]
     out += at_a_glance(of_mini, seeds, trainings, repeats)
     put_headlines(reproductions, seeds, trainings, repeats)
     put_demo()
