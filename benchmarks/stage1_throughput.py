@@ -1,9 +1,10 @@
-"""Stage-1 training and extraction rates, as JSON: whole epochs of the real loop on drawn pictures.
+"""Stage-1 training and extraction rates on a GPU: whole epochs of the real loop on drawn pictures.
 
-    python benchmarks/stage1_throughput.py --recipe recipes/mini-imagenet/stage1-wrn-28-10.yaml
+    python benchmarks/stage1_throughput.py --recipe recipes/mini-imagenet/stage1-wrn-28-10.yaml --out records
 
 Training counts augmentation, optimiser, averaging and logging; the first epoch, which compiles, is left out.
-Beside the rate stands what the device's matrix unit reaches on one large product.
+Beside the rate stands what the device's matrix unit reaches on one large product, and the share of it. A run
+adds its recipe to the record of the same commit.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 
 import torch
 
+from common import RESULTS, Pieces
 from wdae.backbones import forward_flops
 from wdae.backbones.embed import embed
 from wdae.config import load
-from wdae.runs.environment import environment
 from wdae.runs.run import Run
 from wdae.runtime.device import fast_arithmetic
 from wdae.runtime.distributed import Team, choose_device
@@ -57,11 +58,11 @@ def training(recipe: Path, changes: dict[str, Any], count: int, epochs: int, tea
         seconds = time.monotonic() - began
         logged = [row["images_per_s"] for row in run.metrics() if "images_per_s" in row]
     return {
+        "batch": config.batch,
         "images_per_s": round(outcome.images_per_s, 1),
         "tflops": round(outcome.tflops, 2),
         "best_stretch_images_per_s": round(max(logged), 1),
         "seconds_with_compiling": round(seconds, 1),
-        "compile": config.compile,
     }
 
 
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=JSON", help="override a recipe key"
     )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the record")
     parser.add_argument("--images", type=int, default=38400)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device")
@@ -118,16 +120,17 @@ def main() -> None:
     if options.report_waits and team.device.type == "cuda":
         torch.cuda.set_sync_debug_mode("warn")
     changes = {key: json.loads(value) for key, value in (word.split("=", 1) for word in options.set)}
-    report: dict[str, Any] = {"matrix_peak_tflops": round(matrix_peak(team.device), 1)}
+    peak = matrix_peak(team.device)
+    facts = {"matrix_peak_tflops": round(peak, 1)}
+    record = Pieces("stage1-gpu", options.out, facts, ("recipe", "changes", "compiled"))
+    asked = {"recipe": options.recipe.stem, "changes": " ".join(options.set)}
     if not options.no_training:
-        report["training"] = training(options.recipe, changes, options.images, options.epochs, team)
-    if not options.no_extraction:
-        report["extraction"] = [
-            extraction(options.recipe, options.images, compiled, team)
-            for compiled in ((False, True) if team.device.type == "cuda" else (False,))
-        ]
-    report["environment"] = environment(seed=0, command=[])
-    print(json.dumps(report, indent=1))
+        found = training(options.recipe, changes, options.images, options.epochs, team)
+        record.add("training", asked | found | {"share_of_peak": round(found["tflops"] / peak, 3)})
+    for compiled in (False, True) if team.device.type == "cuda" else (False,):
+        if not options.no_extraction:
+            found = extraction(options.recipe, options.images, compiled, team)
+            record.add("extraction", asked | found | {"share_of_peak": round(found["tflops"] / peak, 3)})
 
 
 if __name__ == "__main__":
