@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,12 +163,11 @@ def train_episodic(
         state.restore(run.path / CHECKPOINT, config)
         run.truncate_metrics(state.step)
     batches = EpisodeBatches(base, config)
+    gradient: Callable[[Tensor], Tensor] = Gradient(learner, config, device)
     if config.compile == "auto" and device.type == "cuda":
         learner.compile_stages()
         batches.compile()
-    E, n, K, Q = config.episode.per_step, config.episode.ways, config.shots, config.episode.queries
-    splits = config.episode.splits
-    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(splits * E, -1)
+        gradient = Recorded(gradient) if learner.recorded else gradient
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
         progress(config.steps, config.method, "steps", done=state.step) as bar,
@@ -183,17 +182,9 @@ def train_episodic(
             rate = config.learning_rate * rate_share(config.schedule, state.step / config.steps)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            pictures = next(pictures_of)
-            with autocast(config, device):
-                known = learner.embed(pictures).unflatten(0, (E, n, K + Q))
-                known = torch.cat([known.roll(-K * split, 2) for split in range(splits)])
-                scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
-            loss = learner.loss(scores, labels)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            sums += gradient(next(pictures_of))
             torch.nn.utils.clip_grad_norm_(learner.parameters(), _LONGEST_GRADIENT)
             optimiser.step()
-            sums += torch.stack([loss.detach(), (scores.argmax(-1) == labels).float().mean()])
             state.step += 1
 
             done = state.step == config.steps
@@ -208,7 +199,7 @@ def train_episodic(
                 state.seconds = before + time.monotonic() - began
                 bar.update(state.step - bar.done, loss=mean_loss, accuracy=accuracy)
                 values = {"loss": mean_loss, "accuracy": accuracy, "rate": rate, "seconds": state.seconds}
-                run.log(step=state.step, episodes=state.step * E, **values)
+                run.log(step=state.step, episodes=state.step * config.episode.per_step, **values)
                 stopped = max_seconds is not None and time.monotonic() - began > max_seconds
             stopped = stopped or interrupted()
             if state.step % config.measure.every == 0 or done:
@@ -219,6 +210,59 @@ def train_episodic(
     if interrupted():
         raise KeyboardInterrupt
     return learner.eval(), state
+
+
+class Gradient:
+    """The gradient of a step's pictures, left in the parameters; returns loss and accuracy ``[2]``."""
+
+    def __init__(self, learner: EpisodicLearner, config: EpisodicRecipe, device: torch.device) -> None:
+        self.learner, self.config, self.device = learner, config, device
+        episode = config.episode
+        labels = torch.arange(episode.ways, device=device).repeat_interleave(episode.queries)
+        self.labels = labels.expand(episode.splits * episode.per_step, -1)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        learner, episode, K = self.learner, self.config.episode, self.config.shots
+        with autocast(self.config, self.device):
+            known = learner.embed(pictures).unflatten(
+                0, (episode.per_step, episode.ways, K + episode.queries)
+            )
+            known = torch.cat([known.roll(-K * split, 2) for split in range(episode.splits)])
+            scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
+        loss = learner.loss(scores, self.labels)
+        learner.zero_grad(set_to_none=True)
+        loss.backward()
+        return torch.stack([loss.detach(), (scores.argmax(-1) == self.labels).float().mean()])
+
+
+class Recorded:
+    """The same from a CUDA graph: kernels are started once, together, however many they are."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self.gradient = gradient
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        if self.graph is None:
+            self._record(pictures)
+        assert self.graph is not None
+        self.pictures.copy_(pictures)
+        self.graph.replay()
+        return self.values
+
+    def _record(self, pictures: Tensor) -> None:
+        self.pictures = pictures.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries set themselves up before anything is recorded
+            for _ in range(2):
+                self.gradient(self.pictures)
+        torch.cuda.current_stream().wait_stream(side)
+        # The gradients of the record are its own memory, which every replay writes anew.
+        self.gradient.learner.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.values = self.gradient(self.pictures)
 
 
 def _validate(state: State, config: EpisodicRecipe, validation: ClassSet, run: Run) -> None:
