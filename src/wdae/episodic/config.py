@@ -78,9 +78,10 @@ class EpisodicRecipe(Config):
     measure: MeasureConfig = MeasureConfig()
     """Validation and test."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Arithmetic of the backbone; distances, linear systems and all of maml are in float32."""
+    """Arithmetic of the backbone; distances and linear systems are in float32, and so is all of maml but
+    patches and maps that are not pooled yet."""
     compile: Literal["auto", "off"] = "auto"
-    """torch.compile the backbone's stages in training; auto: on GPUs."""
+    """auto: on GPUs, torch.compile the backbone's stages in training, and record a step of maml."""
     log_every: int = Field(50, ge=1)
     """Steps between two lines of curves."""
     seed: int = Field(0, ge=0)

@@ -138,31 +138,36 @@ class MamlLearner(EpisodicLearner):
         """Adapt to the support, then classify the queries."""
         E, n, K, _ = support.shape
         targets = torch.eye(n, device=support.device).repeat_interleave(K, 0).expand(E, -1, -1)
-        ones = support.new_ones(E, n * K)
+        ones, kind = support.new_ones(E, n * K), support.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else support.dtype
         with full_precision(support):
             # The same pictures in every step: their patches, the most of all blocks, are taken once.
-            shots = _patches(support.reshape(E, n * K, 3, self.side, self.side))
+            shots = _patches(support.reshape(E, n * K, 3, self.side, self.side).to(dtype))
             adapted = gradient_steps(
                 lambda *weights: support_loss(self._network(shots, weights), targets, ones),
                 [p.expand(E, *p.shape) for p in self.parameters()],
                 [self.rate] * (self.n_steps if self.training else self.test_steps),
                 training=self.training,
             )
-            asked = _patches(queries.reshape(E, -1, 3, self.side, self.side))
+            asked = _patches(queries.reshape(E, -1, 3, self.side, self.side).to(dtype))
             return self._network(asked, adapted)
 
     def _network(self, patches: Tensor, weights: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-        """Patches of pictures ``[E, B, 27, S · S]`` with weights of each episode to scores ``[E, B, n]``."""
+        """Patches of pictures ``[E, B, 27, S · S]`` with weights of each episode to scores ``[E, B, n]``.
+
+        Patches, and maps before they are pooled, are of the type of those given.
+        """
         *blocks, last, offset = weights
         side, x = self.side, patches
         for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
             if x is not patches:
-                patches, side = _patches(x), x.shape[-1]
+                patches, side = _patches(x.to(patches.dtype)), x.shape[-1]
             # Pooled before it is normalised, which is a quarter of the values: with the sign of the gain in
             # the kernel, normalisation keeps the order of values.
             sign = torch.copysign(torch.ones_like(gain), gain.detach())
-            maps = (kernel.flatten(2) * sign.unsqueeze(-1)).unsqueeze(1) @ patches  # [E, B, C', H · W]
-            mean, square = _Moments.apply(maps)
+            signed = (kernel.flatten(2) * sign.unsqueeze(-1)).to(patches.dtype)
+            maps = signed.unsqueeze(1) @ patches  # [E, B, C', H · W]
+            mean, square = _Moments.apply(maps, kernel.dtype)
             slope = (gain * sign)[:, None, :, None] * torch.rsqrt(square - mean.square() + 1e-5)
             pooled = F.max_pool2d(maps.flatten(0, 1).unflatten(-1, (side, side)), 2)
             pooled = pooled.flatten(2).unflatten(0, maps.shape[:2])
@@ -178,16 +183,18 @@ class _Moments(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, maps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(maps)
-        length = torch.linalg.vector_norm(maps, dim=(1, 3), keepdim=True)
-        return maps.mean((1, 3), keepdim=True), length.square() / (maps.shape[1] * maps.shape[3])
+        length = torch.linalg.vector_norm(maps, dim=(1, 3), keepdim=True, dtype=dtype)
+        mean = maps.mean((1, 3), keepdim=True, dtype=dtype)
+        return mean, length.square() / (maps.shape[1] * maps.shape[3])
 
     @staticmethod
-    def backward(ctx: Any, of_mean: Tensor, of_square: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, of_mean: Tensor, of_square: Tensor) -> tuple[Tensor, None]:
         (maps,) = ctx.saved_tensors
         count = maps.shape[1] * maps.shape[3]
-        return torch.addcmul(of_mean / count, maps, of_square * (2 / count))
+        shift, slope = (of_mean / count).to(maps.dtype), (of_square * (2 / count)).to(maps.dtype)
+        return torch.addcmul(shift, maps, slope), None
 
 
 def _patches(x: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wdae.bank import ClassSet
 from wdae.data.augment import Draws, apply_augment, prepare, sample_augment
@@ -21,7 +22,7 @@ from wdae.errors import RecipeError, RunError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
-from wdae.runtime.randomness import derive_seed
+from wdae.runtime.randomness import derive_seed, seeded
 from wdae.stage1.state import differences, rate_share
 from wdae.storage.checkpoint import (
     Checkpoint,
@@ -163,11 +164,12 @@ def train_episodic(
         state.restore(run.path / CHECKPOINT, config)
         run.truncate_metrics(state.step)
     batches = EpisodeBatches(base, config)
-    gradient: Callable[[Tensor], Tensor] = Gradient(learner, config, device)
+    gradient: Gradient | Recorded = Gradient(learner, config, device)
     if config.compile == "auto" and device.type == "cuda":
         learner.compile_stages()
         batches.compile()
         gradient = Recorded(gradient) if learner.recorded else gradient
+    drops = any(isinstance(part, nn.Dropout2d) for part in learner.modules())
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
         progress(config.steps, config.method, "steps", done=state.step) as bar,
@@ -182,7 +184,10 @@ def train_episodic(
             rate = config.learning_rate * rate_share(config.schedule, state.step / config.steps)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            sums += gradient(next(pictures_of))
+            pictures = next(pictures_of)
+            drawn = seeded(derive_seed(config.seed, "dropout", state.step), device)
+            with drawn if drops else nullcontext():
+                sums += gradient(pictures)
             torch.nn.utils.clip_grad_norm_(learner.parameters(), _LONGEST_GRADIENT)
             optimiser.step()
             state.step += 1
@@ -213,7 +218,7 @@ def train_episodic(
 
 
 class Gradient:
-    """The gradient of a step's pictures, left in the parameters; returns loss and accuracy ``[2]``."""
+    """The gradient of a step's pictures, left in the parameters."""
 
     def __init__(self, learner: EpisodicLearner, config: EpisodicRecipe, device: torch.device) -> None:
         self.learner, self.config, self.device = learner, config, device
@@ -222,6 +227,7 @@ class Gradient:
         self.labels = labels.expand(episode.splits * episode.per_step, -1)
 
     def __call__(self, pictures: Tensor) -> Tensor:
+        """Loss and accuracy ``[2]``."""
         learner, episode, K = self.learner, self.config.episode, self.config.shots
         with autocast(self.config, self.device):
             known = learner.embed(pictures).unflatten(
@@ -243,6 +249,7 @@ class Recorded:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, pictures: Tensor) -> Tensor:
+        """The same two, until the next call."""
         if self.graph is None:
             self._record(pictures)
         assert self.graph is not None
