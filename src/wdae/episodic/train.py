@@ -168,7 +168,8 @@ def train_episodic(
     if config.compile == "auto" and device.type == "cuda":
         learner.compile_stages()
         batches.compile()
-        gradient = Recorded(gradient) if learner.recorded else gradient
+        if learner.recorded:
+            gradient = Recorded(Gradient(learner, config, device))
     drops = any(isinstance(part, nn.Dropout2d) for part in learner.modules())
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
