@@ -21,6 +21,8 @@ from wdae.bank import ClassSet
 from wdae.cli.app import run_app
 from wdae.cli.main import main, root
 from wdae.config import load
+from wdae.data.augment import prepare
+from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.episodic import run as run_module
 from wdae.episodic.config import EpisodicRecipe
 from wdae.episodic.heads import (
@@ -407,6 +409,41 @@ def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> 
     first, second = (batches.since(step) for step in (0, 1))
     next(first)
     assert torch.equal(next(first), next(second))
+
+
+@pytest.mark.parametrize("method", ["relation", "gnn"])
+def test_statistics_of_an_episode_are_those_of_its_shots_and_of_its_queries(method: str) -> None:
+    config = recipe(method)
+    own = config.model_copy(update={"measure": config.measure.model_copy(update={"statistics": "episode"})})
+    novel, learner = pools(config.data.size)[Part.NOVEL], build_learner(config)
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    found = measure(learner, own, novel, 20, 0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.state_dict().items())
+    assert not any(part.training for part in learner.modules())
+    spec = EpisodeSpec(3, (1,), 3)
+    episodes = EpisodeSampler(novel, spec, 0).draw(0, 20)
+    for part in learner.modules():  # which the test must not see
+        if isinstance(part, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            torch.nn.init.constant_(part.running_mean, 9.0)
+            part.train()
+
+    def seen(rows: Tensor) -> Tensor:
+        images = novel.features[rows.flatten()].view(-1, config.data.size, config.data.size, 3)
+        return learner.embed(prepare(images.permute(0, 3, 1, 2), config.augment))
+
+    labels, wanted = torch.arange(3).repeat_interleave(3), []
+    for shots, queries in zip(episodes.support, episodes.query, strict=True):
+        with torch.no_grad():
+            scores = learner.score(seen(shots).view(1, 3, 1, -1), seen(queries)[None])[0]
+        wanted.append((scores.argmax(-1) == labels).float().mean())
+    assert torch.equal(found, torch.stack(wanted))
+    assert not torch.equal(found, measure(learner, config, novel, 20, 0))
+
+
+def test_a_run_says_whether_queries_inform_each_other(tmp_path: Path) -> None:
+    config = recipe("matching", measure__statistics="episode", steps=1)
+    result = train_and_test(Run.create(tmp_path / "run", config), config, pools())
+    assert result is not None and result.info["transductive"] is True
 
 
 def test_faults_are_named() -> None:

@@ -53,7 +53,7 @@ class FeatureLearner(EpisodicLearner):
     """A backbone whose features a head compares.
 
     In training BatchNorm uses the statistics of a step's pictures, in tests its running ones, so no query
-    sees another.
+    sees another, unless the recipe says otherwise (``measure.statistics``).
     """
 
     def __init__(self, backbone: Backbone, head: EpisodeHead) -> None:

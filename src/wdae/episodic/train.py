@@ -291,19 +291,41 @@ def measure(
     spec = EpisodeSpec(min(options.ways, pool.n_classes), (config.shots,), options.queries)
     sampler = EpisodeSampler(pool, spec, seed)
     learner.eval()
-    known = []
+    alone = options.statistics == "running"  # what a picture becomes does not depend on the others
+    tested = learner if alone else _of_what_it_is_given(learner)
+
+    def embed(pixels: Tensor) -> Tensor:
+        images = pixels.view(-1, side, side, 3).permute(0, 3, 1, 2)
+        return tested.embed(prepare(images, config.augment))
+
+    def scores_of(shots: Tensor, queries: Tensor) -> Tensor:
+        """Of one episode, from the indices of its pictures."""
+        known = [embed(pool.features.index_select(0, rows.flatten())) for rows in (shots, queries)]
+        return tested.score(known[0].view(1, *shots.shape, -1), known[1].unsqueeze(0))
+
     with autocast(config, device):
-        for pixels in pool.features.split(_EMBED_BATCH):
-            pictures = prepare(pixels.view(-1, side, side, 3).permute(0, 3, 1, 2), config.augment)
-            known.append(learner.embed(pictures))
-        rows, found = torch.cat(known), []
+        rows = torch.cat([embed(pixels) for pixels in pool.features.split(_EMBED_BATCH)]) if alone else None
+        found = []
         labels = torch.arange(spec.n_novel, device=device).repeat_interleave(spec.n_query)
         for start in range(0, n_episodes, options.batch):
             episodes = sampler.draw(start, min(options.batch, n_episodes - start))
-            queries = take_rows(rows, episodes.query.flatten(1))
-            scores = learner.score(take_rows(rows, episodes.support), queries)
+            if rows is not None:
+                queries = take_rows(rows, episodes.query.flatten(1))
+                scores = learner.score(take_rows(rows, episodes.support), queries)
+            else:
+                pairs = zip(episodes.support, episodes.query, strict=True)
+                scores = torch.cat([scores_of(shots, queries) for shots, queries in pairs])
             found.append((scores.argmax(-1) == labels).float().mean(-1))
     return torch.cat(found).cpu()
+
+
+def _of_what_it_is_given(learner: EpisodicLearner) -> EpisodicLearner:
+    """A copy in which BatchNorm takes the statistics of each batch; the learner's own are not touched."""
+    copied = deepcopy(learner)
+    for part in copied.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            part.train()
+    return copied
 
 
 def autocast(config: EpisodicRecipe, device: torch.device) -> torch.autocast:
