@@ -412,7 +412,7 @@ def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> 
 
 
 @pytest.mark.parametrize("method", ["relation", "gnn"])
-def test_statistics_of_an_episode_are_those_of_its_shots_and_of_its_queries(method: str) -> None:
+def test_statistics_of_an_episode_are_those_of_its_pictures(method: str) -> None:
     config = recipe(method)
     own = config.model_copy(update={"measure": config.measure.model_copy(update={"statistics": "episode"})})
     novel, learner = pools(config.data.size)[Part.NOVEL], build_learner(config)
@@ -427,14 +427,14 @@ def test_statistics_of_an_episode_are_those_of_its_shots_and_of_its_queries(meth
             torch.nn.init.constant_(part.running_mean, 9.0)
             part.train()
 
-    def seen(rows: Tensor) -> Tensor:
-        images = novel.features[rows.flatten()].view(-1, config.data.size, config.data.size, 3)
-        return learner.embed(prepare(images.permute(0, 3, 1, 2), config.augment))
-
     labels, wanted = torch.arange(3).repeat_interleave(3), []
     for shots, queries in zip(episodes.support, episodes.query, strict=True):
+        images = novel.features[torch.cat([shots, queries], 1)].view(
+            -1, config.data.size, config.data.size, 3
+        )
         with torch.no_grad():
-            scores = learner.score(seen(shots).view(1, 3, 1, -1), seen(queries)[None])[0]
+            known = learner.embed(prepare(images.permute(0, 3, 1, 2), config.augment)).view(1, 3, 4, -1)
+            scores = learner.score(known[:, :, :1], known[:, :, 1:].flatten(1, 2))[0]
         wanted.append((scores.argmax(-1) == labels).float().mean())
     assert torch.equal(found, torch.stack(wanted))
     assert not torch.equal(found, measure(learner, config, novel, 20, 0))

@@ -43,8 +43,8 @@ class MeasureConfig(Config):
     episodes: int = Field(10_000, ge=1)
     """Episodes of novel classes, once, at the end."""
     statistics: Literal["running", "episode"] = "running"
-    """BatchNorm's, in validation and test: those that training gathered, or those of an episode's shots and
-    of its queries, so that queries inform each other (maml: always)."""
+    """BatchNorm's, in validation and test: those that training gathered, or those of an episode's pictures,
+    shots and queries together, so that queries inform each other."""
     batch: int = Field(32, ge=1)
     """Episodes at a time; affects speed and memory alone."""
 

@@ -300,8 +300,9 @@ def measure(
 
     def scores_of(shots: Tensor, queries: Tensor) -> Tensor:
         """Of one episode, from the indices of its pictures."""
-        known = [embed(pool.features.index_select(0, rows.flatten())) for rows in (shots, queries)]
-        return tested.score(known[0].view(1, *shots.shape, -1), known[1].unsqueeze(0))
+        asked = queries.flatten()
+        known = embed(pool.features.index_select(0, torch.cat([shots.flatten(), asked])))
+        return tested.score(known[: -len(asked)].view(1, *shots.shape, -1), known[None, -len(asked) :])
 
     with autocast(config, device):
         rows = torch.cat([embed(pixels) for pixels in pool.features.split(_EMBED_BATCH)]) if alone else None
