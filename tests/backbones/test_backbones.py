@@ -43,6 +43,7 @@ def test_sizes(name: str) -> None:
     [
         ("conv4-64", {"image_size": 32}),
         ("conv4-512", {"image_size": 32}),
+        ("conv4-256", {"image_size": 32, "final_relu": True, "leak": 0.2, "dropout": [0, 0, 0.4, 0.5]}),
         ("efficientnet-lite0", {"image_size": 64}),
         ("resnet10", {"image_size": 64}),
         ("resnet10", {"image_size": 32, "stem": "small"}),
@@ -184,3 +185,23 @@ def test_absent_libraries_are_named(library: str) -> None:
         pytest.skip(f"{library} is installed")
     with pytest.raises(WdaeError, match=f"pip install {library}"):
         backbones.build(f"{library}:anything")
+
+
+def test_a_block_of_conv4_loses_whole_maps_in_training_alone_and_leaks() -> None:
+    net = backbones.build("conv4-256", image_size=32, final_relu=True, leak=0.2, dropout=[0, 0, 0, 0.5])
+    torch.manual_seed(0)
+    images = torch.randn(8, 3, 32, 32)
+    maps = net(images).view(8, 256, 4)
+    lost = (maps == 0).all(-1)
+    assert 0.4 < float(lost.float().mean()) < 0.6 and not (maps[~lost] == 0).any()
+    kept = net.eval()(images)
+    assert not (kept == 0).any() and float(kept.detach().min()) < 0
+    plain = backbones.build("conv4-256", image_size=32, final_relu=True).eval()
+    plain.load_state_dict(net.state_dict())
+    assert float(plain(images).detach().min()) == 0
+
+
+def test_shares_of_dropout_are_one_for_each_block() -> None:
+    for shares in ([0.5], [0, 0, 0, 1.0]):
+        with pytest.raises(RecipeError, match="give 4 shares"):
+            backbones.build("conv4-256", dropout=shares)

@@ -21,6 +21,8 @@ from wdae.bank import ClassSet
 from wdae.cli.app import run_app
 from wdae.cli.main import main, root
 from wdae.config import load
+from wdae.data.augment import prepare
+from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.episodic import run as run_module
 from wdae.episodic.config import EpisodicRecipe
 from wdae.episodic.heads import (
@@ -34,7 +36,7 @@ from wdae.episodic.heads import (
 )
 from wdae.episodic.learners import MamlLearner, build_learner
 from wdae.episodic.run import MODEL, train_and_test
-from wdae.episodic.train import CHECKPOINT, EpisodeBatches, measure, pool_of
+from wdae.episodic.train import CHECKPOINT, EpisodeBatches, Gradient, Recorded, measure, pool_of
 from wdae.errors import RecipeError
 from wdae.evaluation.results import Result
 from wdae.parts import Part
@@ -63,7 +65,11 @@ OWN: dict[str, dict[str, Any]] = {
         "data.size": 40,
         "episode": {"ways": 3, "queries": 2, "per_step": 2},
     },
-    "gnn": {"options": {"embedded": 16, "hidden": 16}},
+    "gnn": {
+        "options": {"embedded": 16, "hidden": 16},
+        "backbone": "conv4-256",
+        "backbone_options": {"image_size": SIDE, "leak": 0.2, "dropout": [0, 0, 0.4, 0.5]},
+    },
     "maml": {"options": {"steps": 2, "test_steps": 3, "rate": 0.1}},
 }
 
@@ -321,7 +327,7 @@ def test_a_graph_network_is_nodes_with_labels_and_edges_between_them() -> None:
 
 
 def slow_network(learner: MamlLearner, pictures: Tensor, weights: list[Tensor]) -> Tensor:
-    """One episode with torch's own convolutions and BatchNorm."""
+    """One episode with torch's own convolutions and BatchNorm, normalised before it is pooled."""
     *blocks, last, offset = weights
     for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         hidden = F.conv2d(pictures, kernel, padding=1)
@@ -335,6 +341,8 @@ def test_maml_is_gradient_steps_on_one_episode_after_another_to_second_order() -
     learner = (
         MamlLearner(backbones.build("conv4-32", image_size=20), 20, 3, steps=2, rate=0.05).double().train()
     )
+    for stage in learner.backbone.stages:
+        stage[1].weight.data[::3] = -0.7  # pooled before they are normalised, values are turned over
     support, queries = torch.rand(2, 3, 2, 3, 20, 20).double(), torch.rand(2, 4, 3, 20, 20).double()
     labels = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2]])
     flat = (
@@ -359,12 +367,83 @@ def test_maml_is_gradient_steps_on_one_episode_after_another_to_second_order() -
         assert torch.allclose(a, b, atol=1e-3 * float(b.abs().max()) + 1e-7)
 
 
+def maml_gradient(like: Tensor, *, half: bool = False) -> tuple[Tensor, Tensor]:
+    """Scores and the whole gradient of one small episode in the type of ``like``; some gains are negative."""
+    torch.manual_seed(0)
+    learner = MamlLearner(backbones.build("conv4-32", image_size=20), 20, 3, steps=2, rate=0.05).train()
+    for stage in learner.backbone.stages:
+        stage[1].weight.data[::3] = -0.7
+    draw = torch.Generator().manual_seed(1)
+    support, queries = torch.rand(1, 3, 2, 1200, generator=draw), torch.rand(1, 4, 1200, generator=draw)
+    learner.to(like.dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        scores = learner.score(support.to(like.dtype), queries.to(like.dtype))
+    learner.loss(scores, torch.tensor([[0, 1, 2, 0]])).backward()
+    return scores, torch.cat([p.grad.flatten().double() for p in learner.parameters() if p.grad is not None])
+
+
+def test_maml_in_bfloat16_has_nearly_the_same_gradient() -> None:
+    scores, found = maml_gradient(torch.empty(0), half=True)
+    assert scores.dtype == torch.float32
+    exact, wanted = maml_gradient(torch.empty(0, dtype=torch.float64))
+    assert 1e-6 < float((scores - exact).detach().abs().max()) < 0.2
+    assert float(F.cosine_similarity(found, wanted, dim=0)) > 0.9
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="records are of GPUs")
+def test_a_recorded_step_is_the_step() -> None:
+    config, data = recipe("maml", precision="float32"), pools()
+    base = data[Part.BASE_TRAIN].to(torch.device("cuda"))
+    plain = Gradient(build_learner(config).cuda().train(), config, base.device)
+    recorded = Recorded(Gradient(build_learner(config).cuda().train(), config, base.device))
+    for _, pictures in zip(range(3), EpisodeBatches(base, config).since(0), strict=False):
+        assert torch.allclose(plain(pictures), recorded(pictures), atol=1e-4)
+        both = zip(plain.learner.parameters(), recorded.gradient.learner.parameters(), strict=True)
+        for a, b in both:
+            assert torch.allclose(a.grad, b.grad, atol=1e-3 * float(a.grad.abs().max()) + 1e-7)
+
+
 def test_pictures_of_a_step_are_those_of_its_episodes_whatever_came_before() -> None:
     config = recipe("matching", augment__crop="none")
     batches = EpisodeBatches(pools()[Part.BASE_TRAIN], config)
     first, second = (batches.since(step) for step in (0, 1))
     next(first)
     assert torch.equal(next(first), next(second))
+
+
+@pytest.mark.parametrize("method", ["relation", "gnn"])
+def test_statistics_of_an_episode_are_those_of_its_pictures(method: str) -> None:
+    config = recipe(method)
+    own = config.model_copy(update={"measure": config.measure.model_copy(update={"statistics": "episode"})})
+    novel, learner = pools(config.data.size)[Part.NOVEL], build_learner(config)
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    found = measure(learner, own, novel, 20, 0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.state_dict().items())
+    assert not any(part.training for part in learner.modules())
+    spec = EpisodeSpec(3, (1,), 3)
+    episodes = EpisodeSampler(novel, spec, 0).draw(0, 20)
+    for part in learner.modules():  # which the test must not see
+        if isinstance(part, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            torch.nn.init.constant_(part.running_mean, 9.0)
+            part.train()
+
+    labels, wanted = torch.arange(3).repeat_interleave(3), []
+    for shots, queries in zip(episodes.support, episodes.query, strict=True):
+        images = novel.features[torch.cat([shots, queries], 1)].view(
+            -1, config.data.size, config.data.size, 3
+        )
+        with torch.no_grad():
+            known = learner.embed(prepare(images.permute(0, 3, 1, 2), config.augment)).view(1, 3, 4, -1)
+            scores = learner.score(known[:, :, :1], known[:, :, 1:].flatten(1, 2))[0]
+        wanted.append((scores.argmax(-1) == labels).float().mean())
+    assert torch.equal(found, torch.stack(wanted))
+    assert not torch.equal(found, measure(learner, config, novel, 20, 0))
+
+
+def test_a_run_says_whether_queries_inform_each_other(tmp_path: Path) -> None:
+    config = recipe("matching", measure__statistics="episode", steps=1)
+    result = train_and_test(Run.create(tmp_path / "run", config), config, pools())
+    assert result is not None and result.info["transductive"] is True
 
 
 def test_faults_are_named() -> None:

@@ -9,6 +9,8 @@ https://arxiv.org/abs/1711.06025.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +21,9 @@ from wdae.errors import RecipeError
 POOLS = ("flatten", "mean", "joined")
 
 
-def _block(in_width: int, out_width: int, *, pool: bool, relu: bool) -> nn.Sequential:
+def _block(
+    in_width: int, out_width: int, *, pool: bool, relu: bool, leak: float, dropout: float
+) -> nn.Sequential:
     layers: list[nn.Module] = [
         nn.Conv2d(in_width, out_width, 3, padding=1, bias=False),
         nn.BatchNorm2d(out_width),
@@ -27,7 +31,9 @@ def _block(in_width: int, out_width: int, *, pool: bool, relu: bool) -> nn.Seque
     if pool:  # before the ReLU, which comes to the same on a quarter of the values
         layers.append(nn.MaxPool2d(2))
     if relu:
-        layers.append(nn.ReLU(inplace=True))
+        layers.append(nn.LeakyReLU(leak, inplace=True) if leak else nn.ReLU(inplace=True))
+    if dropout:
+        layers.append(nn.Dropout2d(dropout))
     return nn.Sequential(*layers)
 
 
@@ -44,7 +50,13 @@ class _Joined(nn.Module):
 
 
 def conv4(
-    widths: tuple[int, ...], image_size: int, pool: str, final_relu: bool, pooled_blocks: int | None = None
+    widths: tuple[int, ...],
+    image_size: int,
+    pool: str,
+    final_relu: bool,
+    pooled_blocks: int | None = None,
+    leak: float = 0.0,
+    dropout: Sequence[float] = (),
 ) -> Backbone:
     """Blocks of 3 × 3 convolution, BatchNorm, 2 × 2 max-pooling and ReLU, one per width.
 
@@ -52,15 +64,20 @@ def conv4(
         pool: ``flatten`` keeps all positions of the last map, ``mean`` averages them, ``joined`` sets the
             maps of the last two blocks side by side.
         pooled_blocks: how many blocks, from the first, pool; all by default.
+        leak: slope of the ReLUs below zero.
+        dropout: share of whole maps that a block loses in training, for each block; none by default.
     """
     if pool not in POOLS:
         raise RecipeError(f"conv4: pool is {pool!r}; accepted: {', '.join(map(repr, POOLS))}")
     n_pooled = len(widths) if pooled_blocks is None else pooled_blocks
     if not 0 <= n_pooled <= len(widths):
         raise RecipeError(f"conv4: pooled_blocks is {pooled_blocks}; accepted: 0 to {len(widths)}")
+    lost = tuple(dropout) or (0.0,) * len(widths)
+    if len(lost) != len(widths) or not all(0 <= share < 1 for share in lost):
+        raise RecipeError(f"conv4: dropout is {dropout}; give {len(widths)} shares, at least 0 and below 1")
     inputs, last = (3, *widths[:-1]), len(widths) - 1
     stages: list[nn.Module] = [
-        _block(inp, out, pool=i < n_pooled, relu=i < last or final_relu)
+        _block(inp, out, pool=i < n_pooled, relu=i < last or final_relu, leak=leak, dropout=lost[i])
         for i, (inp, out) in enumerate(zip(inputs, widths, strict=True))
     ]
     sides = [image_size // 2 ** min(n, n_pooled) for n in range(1, len(widths) + 1)]  # of each block's map
@@ -93,9 +110,18 @@ def conv4_64(
 
 
 @register("conv4-256")
-def conv4_256(image_size: int = 84, pool: str = "flatten", final_relu: bool = False) -> Backbone:
-    """Conv-4-256: 64-96-128-256, as below Garcia and Bruna's graph network; 6,400 features at 84 px."""
-    return conv4((64, 96, 128, 256), image_size, pool, final_relu)
+def conv4_256(
+    image_size: int = 84,
+    pool: str = "flatten",
+    final_relu: bool = False,
+    leak: float = 0.0,
+    dropout: Sequence[float] = (),
+) -> Backbone:
+    """Conv-4-256: 64-96-128-256, as below Garcia and Bruna's graph network; 6,400 features at 84 px.
+
+    Theirs has ``final_relu``, ``leak=0.2`` and ``dropout=(0, 0, 0.4, 0.5)``.
+    """
+    return conv4((64, 96, 128, 256), image_size, pool, final_relu, leak=leak, dropout=dropout)
 
 
 @register("conv4-512")

@@ -42,6 +42,9 @@ class MeasureConfig(Config):
     """Episodes of validation classes, the same each time; the weights of the best validation are kept."""
     episodes: int = Field(10_000, ge=1)
     """Episodes of novel classes, once, at the end."""
+    statistics: Literal["running", "episode"] = "running"
+    """BatchNorm's, in validation and test: those that training gathered, or those of an episode's pictures,
+    shots and queries together, so that queries inform each other."""
     batch: int = Field(32, ge=1)
     """Episodes at a time; affects speed and memory alone."""
 
@@ -78,9 +81,10 @@ class EpisodicRecipe(Config):
     measure: MeasureConfig = MeasureConfig()
     """Validation and test."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Arithmetic of the backbone; distances, linear systems and all of maml are in float32."""
+    """Arithmetic of the backbone; distances and linear systems are in float32, and so is all of maml but
+    patches and maps that are not pooled yet."""
     compile: Literal["auto", "off"] = "auto"
-    """torch.compile the backbone's stages in training; auto: on GPUs."""
+    """auto: on GPUs, torch.compile the backbone's stages in training, and record a step of maml."""
     log_every: int = Field(50, ge=1)
     """Steps between two lines of curves."""
     seed: int = Field(0, ge=0)

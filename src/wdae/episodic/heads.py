@@ -166,8 +166,8 @@ class GraphHead(EpisodeHead):
 
     A node is an embedded picture beside its one-hot label, uniform for the query. Two layers each append what
     a node and its neighbours give; a third gives the query's class (section 4). The graph has the authors'
-    sizes. The embedding is the backbone and one linear layer; theirs, as wide as Conv-4-256, has LeakyReLU
-    and dropout.
+    sizes. The embedding is the backbone and one linear layer: theirs is ``conv4-256`` with LeakyReLU and
+    dropout, its second convolution without padding.
     """
 
     mixed = True

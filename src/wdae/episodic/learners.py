@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,10 +25,13 @@ from wdae.runtime.device import full_precision
 class EpisodicLearner(nn.Module):
     """Pictures to scores of an episode's queries, in two steps: each picture alone, then together.
 
-    ``transductive``: whether the queries of an episode inform each other in the test.
+    ``transductive``: whether the queries of an episode inform each other in the test. ``recorded``: whether a
+    step in training is the same kernels each time and changes nothing but gradients, so that a GPU can repeat
+    a record of it.
     """
 
     transductive: ClassVar[bool] = False
+    recorded: ClassVar[bool] = False
 
     @abstractmethod
     def embed(self, pictures: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ class FeatureLearner(EpisodicLearner):
     """A backbone whose features a head compares.
 
     In training BatchNorm uses the statistics of a step's pictures, in tests its running ones, so no query
-    sees another.
+    sees another, unless the recipe says otherwise (``measure.statistics``).
     """
 
     def __init__(self, backbone: Backbone, head: EpisodeHead) -> None:
@@ -95,7 +98,7 @@ class MamlLearner(EpisodicLearner):
     So queries inform each other.
 
     Every episode has weights of its own, so a convolution is a product of patches with them, for all episodes
-    at once.
+    at once. A step is thousands of small kernels, which GPUs run from a record.
 
     Args:
         backbone: blocks of convolution, BatchNorm and what follows (``conv4-32`` is the authors').
@@ -104,6 +107,7 @@ class MamlLearner(EpisodicLearner):
     """
 
     transductive = True
+    recorded = True
 
     def __init__(
         self,
@@ -134,30 +138,72 @@ class MamlLearner(EpisodicLearner):
         """Adapt to the support, then classify the queries."""
         E, n, K, _ = support.shape
         targets = torch.eye(n, device=support.device).repeat_interleave(K, 0).expand(E, -1, -1)
-        ones = support.new_ones(E, n * K)
+        ones, kind = support.new_ones(E, n * K), support.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else support.dtype
         with full_precision(support):
-            shots = support.reshape(E, n * K, 3, self.side, self.side)
+            # The same pictures in every step: their patches, the most of all blocks, are taken once.
+            shots = _patches(support.reshape(E, n * K, 3, self.side, self.side).to(dtype))
             adapted = gradient_steps(
                 lambda *weights: support_loss(self._network(shots, weights), targets, ones),
                 [p.expand(E, *p.shape) for p in self.parameters()],
                 [self.rate] * (self.n_steps if self.training else self.test_steps),
                 training=self.training,
             )
-            return self._network(queries.reshape(E, -1, 3, self.side, self.side), adapted)
+            asked = _patches(queries.reshape(E, -1, 3, self.side, self.side).to(dtype))
+            return self._network(asked, adapted)
 
-    def _network(self, x: Tensor, weights: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-        """Pictures ``[E, B, 3, S, S]`` with weights of each episode to scores ``[E, B, n]``."""
+    def _network(self, patches: Tensor, weights: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+        """Patches of pictures ``[E, B, 27, S · S]`` with weights of each episode to scores ``[E, B, n]``.
+
+        Patches, and maps before they are pooled, are of the type of those given.
+        """
         *blocks, last, offset = weights
+        side, x = self.side, patches
         for kernel, gain, bias in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
-            E, B, C, H, W = x.shape
-            # As one picture of very many channels: for several, torch takes their patches one after another.
-            patches = F.unfold(x.reshape(1, E * B * C, H, W), 3, padding=1).view(E, B, C * 9, H * W)
-            x = kernel.flatten(2).unsqueeze(1) @ patches  # [E, B, C', H · W]
-            var, mean = torch.var_mean(x, dim=(1, 3), correction=0, keepdim=True)
-            slope = gain[:, None, :, None] * torch.rsqrt(var + 1e-5)
-            x = torch.addcmul(bias[:, None, :, None] - mean * slope, x, slope)
-            x = torch.relu(F.max_pool2d(x.reshape(E * B, -1, H, W), 2)).unflatten(0, (E, B))
+            if x is not patches:
+                patches, side = _patches(x.to(patches.dtype)), x.shape[-1]
+            # Pooled before it is normalised, which is a quarter of the values: with the sign of the gain in
+            # the kernel, normalisation keeps the order of values.
+            sign = torch.copysign(torch.ones_like(gain), gain.detach())
+            signed = (kernel.flatten(2) * sign.unsqueeze(-1)).to(patches.dtype)
+            maps = signed.unsqueeze(1) @ patches  # [E, B, C', H · W]
+            mean, square = _Moments.apply(maps, kernel.dtype)
+            slope = (gain * sign)[:, None, :, None] * torch.rsqrt(square - mean.square() + 1e-5)
+            pooled = F.max_pool2d(maps.flatten(0, 1).unflatten(-1, (side, side)), 2)
+            pooled = pooled.flatten(2).unflatten(0, maps.shape[:2])
+            x = torch.relu(torch.addcmul(bias[:, None, :, None] - mean * slope, pooled, slope))
+            x = x.unflatten(-1, (side // 2, side // 2))
         return x.flatten(2) @ last.transpose(1, 2) + offset.unsqueeze(1)
+
+
+class _Moments(torch.autograd.Function):
+    """Means of the values and of their squares over ``[E, B, C, P]``'s pictures and positions.
+
+    Their gradients together are one multiplication and addition, which autograd differentiates again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(maps)
+        length = torch.linalg.vector_norm(maps, dim=(1, 3), keepdim=True, dtype=dtype)
+        mean = maps.mean((1, 3), keepdim=True, dtype=dtype)
+        return mean, length.square() / (maps.shape[1] * maps.shape[3])
+
+    @staticmethod
+    def backward(ctx: Any, of_mean: Tensor, of_square: Tensor) -> tuple[Tensor, None]:
+        (maps,) = ctx.saved_tensors
+        count = maps.shape[1] * maps.shape[3]
+        shift, slope = (of_mean / count).to(maps.dtype), (of_square * (2 / count)).to(maps.dtype)
+        return torch.addcmul(shift, maps, slope), None
+
+
+def _patches(x: Tensor) -> Tensor:
+    """The 3 × 3 neighbourhoods of maps ``[E, B, C, H, W]``: ``[E, B, 9 C, H · W]``.
+
+    As one picture of very many channels: for several, torch takes their patches one after another.
+    """
+    E, B, C, H, W = x.shape
+    return F.unfold(x.reshape(1, E * B * C, H, W), 3, padding=1).view(E, B, C * 9, H * W)
 
 
 def build_learner(config: EpisodicRecipe) -> EpisodicLearner:

@@ -84,7 +84,7 @@ def train_and_test(
         info={
             "part": Part.NOVEL.value,
             "backbone": config.backbone,
-            "transductive": learner.transductive,
+            "transductive": learner.transductive or config.measure.statistics == "episode",
             "start_kept": state.best_step == 0,
             "parameters": sum(p.numel() for p in learner.parameters()),
             "training_seconds": state.seconds,

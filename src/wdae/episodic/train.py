@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wdae.bank import ClassSet
 from wdae.data.augment import Draws, apply_augment, prepare, sample_augment
@@ -21,7 +22,7 @@ from wdae.errors import RecipeError, RunError
 from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
-from wdae.runtime.randomness import derive_seed
+from wdae.runtime.randomness import derive_seed, seeded
 from wdae.stage1.state import differences, rate_share
 from wdae.storage.checkpoint import (
     Checkpoint,
@@ -163,12 +164,13 @@ def train_episodic(
         state.restore(run.path / CHECKPOINT, config)
         run.truncate_metrics(state.step)
     batches = EpisodeBatches(base, config)
+    gradient: Gradient | Recorded = Gradient(learner, config, device)
     if config.compile == "auto" and device.type == "cuda":
         learner.compile_stages()
         batches.compile()
-    E, n, K, Q = config.episode.per_step, config.episode.ways, config.shots, config.episode.queries
-    splits = config.episode.splits
-    labels = torch.arange(n, device=device).repeat_interleave(Q).expand(splits * E, -1)
+        if learner.recorded:
+            gradient = Recorded(Gradient(learner, config, device))
+    drops = any(isinstance(part, nn.Dropout2d) for part in learner.modules())
     sums, since, before = torch.zeros(2, device=device), state.step, state.seconds
     with (
         progress(config.steps, config.method, "steps", done=state.step) as bar,
@@ -184,16 +186,11 @@ def train_episodic(
             for group in optimiser.param_groups:
                 group["lr"] = rate
             pictures = next(pictures_of)
-            with autocast(config, device):
-                known = learner.embed(pictures).unflatten(0, (E, n, K + Q))
-                known = torch.cat([known.roll(-K * split, 2) for split in range(splits)])
-                scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
-            loss = learner.loss(scores, labels)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            drawn = seeded(derive_seed(config.seed, "dropout", state.step), device)
+            with drawn if drops else nullcontext():
+                sums += gradient(pictures)
             torch.nn.utils.clip_grad_norm_(learner.parameters(), _LONGEST_GRADIENT)
             optimiser.step()
-            sums += torch.stack([loss.detach(), (scores.argmax(-1) == labels).float().mean()])
             state.step += 1
 
             done = state.step == config.steps
@@ -208,7 +205,7 @@ def train_episodic(
                 state.seconds = before + time.monotonic() - began
                 bar.update(state.step - bar.done, loss=mean_loss, accuracy=accuracy)
                 values = {"loss": mean_loss, "accuracy": accuracy, "rate": rate, "seconds": state.seconds}
-                run.log(step=state.step, episodes=state.step * E, **values)
+                run.log(step=state.step, episodes=state.step * config.episode.per_step, **values)
                 stopped = max_seconds is not None and time.monotonic() - began > max_seconds
             stopped = stopped or interrupted()
             if state.step % config.measure.every == 0 or done:
@@ -219,6 +216,61 @@ def train_episodic(
     if interrupted():
         raise KeyboardInterrupt
     return learner.eval(), state
+
+
+class Gradient:
+    """The gradient of a step's pictures, left in the parameters."""
+
+    def __init__(self, learner: EpisodicLearner, config: EpisodicRecipe, device: torch.device) -> None:
+        self.learner, self.config, self.device = learner, config, device
+        episode = config.episode
+        labels = torch.arange(episode.ways, device=device).repeat_interleave(episode.queries)
+        self.labels = labels.expand(episode.splits * episode.per_step, -1)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Loss and accuracy ``[2]``."""
+        learner, episode, K = self.learner, self.config.episode, self.config.shots
+        with autocast(self.config, self.device):
+            known = learner.embed(pictures).unflatten(
+                0, (episode.per_step, episode.ways, K + episode.queries)
+            )
+            known = torch.cat([known.roll(-K * split, 2) for split in range(episode.splits)])
+            scores = learner.score(known[:, :, :K], known[:, :, K:].flatten(1, 2))
+        loss = learner.loss(scores, self.labels)
+        learner.zero_grad(set_to_none=True)
+        loss.backward()
+        return torch.stack([loss.detach(), (scores.argmax(-1) == self.labels).float().mean()])
+
+
+class Recorded:
+    """The same from a CUDA graph: kernels are started once, together, however many they are."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self.gradient = gradient
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """The same two, until the next call."""
+        if self.graph is None:
+            self._record(pictures)
+        assert self.graph is not None
+        self.pictures.copy_(pictures)
+        self.graph.replay()
+        return self.values
+
+    def _record(self, pictures: Tensor) -> None:
+        self.pictures = pictures.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries set themselves up before anything is recorded
+            for _ in range(2):
+                self.gradient(self.pictures)
+        torch.cuda.current_stream().wait_stream(side)
+        # The gradients of the record are its own memory, which every replay writes anew.
+        self.gradient.learner.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.values = self.gradient(self.pictures)
 
 
 def _validate(state: State, config: EpisodicRecipe, validation: ClassSet, run: Run) -> None:
@@ -239,19 +291,42 @@ def measure(
     spec = EpisodeSpec(min(options.ways, pool.n_classes), (config.shots,), options.queries)
     sampler = EpisodeSampler(pool, spec, seed)
     learner.eval()
-    known = []
+    alone = options.statistics == "running"  # what a picture becomes does not depend on the others
+    tested = learner if alone else _of_what_it_is_given(learner)
+
+    def embed(pixels: Tensor) -> Tensor:
+        images = pixels.view(-1, side, side, 3).permute(0, 3, 1, 2)
+        return tested.embed(prepare(images, config.augment))
+
+    def scores_of(shots: Tensor, queries: Tensor) -> Tensor:
+        """Of one episode, from the indices of its pictures."""
+        asked = queries.flatten()
+        known = embed(pool.features.index_select(0, torch.cat([shots.flatten(), asked])))
+        return tested.score(known[: -len(asked)].view(1, *shots.shape, -1), known[None, -len(asked) :])
+
     with autocast(config, device):
-        for pixels in pool.features.split(_EMBED_BATCH):
-            pictures = prepare(pixels.view(-1, side, side, 3).permute(0, 3, 1, 2), config.augment)
-            known.append(learner.embed(pictures))
-        rows, found = torch.cat(known), []
+        rows = torch.cat([embed(pixels) for pixels in pool.features.split(_EMBED_BATCH)]) if alone else None
+        found = []
         labels = torch.arange(spec.n_novel, device=device).repeat_interleave(spec.n_query)
         for start in range(0, n_episodes, options.batch):
             episodes = sampler.draw(start, min(options.batch, n_episodes - start))
-            queries = take_rows(rows, episodes.query.flatten(1))
-            scores = learner.score(take_rows(rows, episodes.support), queries)
+            if rows is not None:
+                queries = take_rows(rows, episodes.query.flatten(1))
+                scores = learner.score(take_rows(rows, episodes.support), queries)
+            else:
+                pairs = zip(episodes.support, episodes.query, strict=True)
+                scores = torch.cat([scores_of(shots, queries) for shots, queries in pairs])
             found.append((scores.argmax(-1) == labels).float().mean(-1))
     return torch.cat(found).cpu()
+
+
+def _of_what_it_is_given(learner: EpisodicLearner) -> EpisodicLearner:
+    """A copy in which BatchNorm takes the statistics of each batch; the learner's own are not touched."""
+    copied = deepcopy(learner)
+    for part in copied.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            part.train()
+    return copied
 
 
 def autocast(config: EpisodicRecipe, device: torch.device) -> torch.autocast:

@@ -8,6 +8,8 @@ at once, in any chunk size, on any device, by any process, with the same result.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -41,6 +43,14 @@ def derive_seed(seed: int, *names: int | str) -> int:
     """
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator, the only one that dropout knows, for a block, then restore it."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def uniform(seed: int, stream: int, start: int, shape: tuple[int, ...], device: torch.device | str) -> Tensor:

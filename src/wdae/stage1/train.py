@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +15,7 @@ from wdae.runs.interrupt import held_interrupts
 from wdae.runs.progress import progress
 from wdae.runs.run import Run
 from wdae.runtime.distributed import Team, share_batch_norm
-from wdae.runtime.randomness import derive_seed
+from wdae.runtime.randomness import derive_seed, seeded
 from wdae.stage1.averaging import refresh_statistics
 from wdae.stage1.batches import Batches
 from wdae.stage1.config import Stage1Config
@@ -106,7 +104,8 @@ def train_stage1(
             rate = state.set_rate()
             batch = batches.at(state.step)
             mix = draw_mix(config.mixup, config.seed, state.step, batch.partner) if config.mixup else None
-            with _seeded_dropout(config, state.step, team), _autocast(config, device):
+            dropout = derive_seed(config.seed, "dropout", state.step, team.rank)
+            with seeded(dropout, device), _autocast(config, device):
                 output = model(batch.images, mix)
                 targets = teachers.targets(batch.images[: n_classified(config, batch)]) if teachers else None
             loss, values = objective(config, output, batch, mix, targets)
@@ -227,11 +226,3 @@ def _check_layers(config: Stage1Config, model: RecognitionModel) -> None:
 
 def _autocast(config: Stage1Config, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
-
-
-@contextmanager
-def _seeded_dropout(config: Stage1Config, step: int, team: Team) -> Iterator[None]:
-    """Seed the global generator, the only one that dropout knows, for a step; restore it afterwards."""
-    with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
-        torch.manual_seed(derive_seed(config.seed, "dropout", step, team.rank))
-        yield
