@@ -12,6 +12,7 @@ from torch import Tensor
 from wdae.classifier.light.sources import find_pictures, is_feature_file, no_backbone
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
+from wdae.data.findings import why_not
 from wdae.errors import DataError, listed
 from wdae.printing import warn
 from wdae.runs.progress import progress
@@ -35,7 +36,7 @@ def read_examples(
     Args:
         sources: with ``class_name``, pictures or folders of pictures of that class; without, one folder with
             a folder per class, or one file of features with labels.
-        skip_broken: leave unreadable pictures out (they are named in ``dropped``).
+        skip_broken: leave unreadable pictures out (``dropped`` names them, each with the reason).
     """
     if not sources:
         raise DataError("nothing to learn from; give a folder with a folder per class, or --class and files")
@@ -89,10 +90,12 @@ def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_br
                 found.sources.setdefault(labels[row], []).append(images.describe(row))
                 seen.add(row)
             bar.update(len(piece.rows))
-    found.dropped = [images.describe(row) for row in range(len(images)) if row not in seen]
+    dropped = {row: why_not(images, row) for row in range(len(images)) if row not in seen}
+    found.dropped = list(dropped.values())
     empty = sorted(set(labels) - set(features))
     if empty:
-        raise DataError(f"class {empty[0]!r} has 0 readable pictures; give at least 1")
+        first = next(reason for row, reason in dropped.items() if labels[row] == empty[0])
+        raise DataError(f"class {empty[0]!r} has 0 readable pictures; give at least 1. The first: {first}")
     found.features = {name: torch.stack(features[name]) for name in dict.fromkeys(labels)}
     found.pictures = {name: torch.stack(pictures[name]) for name in dict.fromkeys(labels)}
     return found

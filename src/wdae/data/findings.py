@@ -111,11 +111,20 @@ def left_out(others: Sequence[str]) -> str:
 def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64], strict: str = STRICT) -> None:
     """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
     left_out = np.setdiff1d(np.arange(len(images)), read).tolist()
-    warn_unreadable([images.describe(row) for row in left_out], strict)
+    warn_unreadable([why_not(images, row) for row in left_out], strict)
+
+
+def why_not(images: ImageSet, row: int) -> str:
+    """A picture that could not be read, with the reason."""
+    try:
+        images.read(row)
+    except DataError as error:
+        return str(error)
+    return images.describe(row)
 
 
 def warn_unreadable(unreadable: Sequence[str], strict: str = STRICT) -> None:
-    """Name every picture that was left out because it could not be read, and the option that forbids it."""
+    """Name every picture that was left out, with the reason, and the option that makes it an error."""
     for name in unreadable:
         warn(f"left out, cannot be read: {name}")
     if unreadable:
