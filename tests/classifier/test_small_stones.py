@@ -94,6 +94,13 @@ def test_predictions_as_a_table_in_a_file(
     assert [json.loads(line)["unknown"] for line in (tmp_path / "lines.json").read_text().splitlines()]
 
 
+def test_output_has_one_form(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = paint(tmp_path, ["red"], 1)
+    for command in ("predict", "evaluate"):
+        status, out, error = run(capsys, command, model, pictures, "--csv", "--json")
+        assert (status, out) == (2, "") and "--json or --csv" in error
+
+
 def test_a_folder_of_class_folders_is_not_one_class(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from wdae.cli.options import (
     check_sources,
     parse_only,
     parse_share,
+    refuse_two_forms,
 )
 from wdae.errors import DataError, ModelError
 from wdae.printing import json_text, say
@@ -74,6 +75,7 @@ def predict(
         The cluster's address; without, one is started on this machine.
     """
     check_model(model)
+    refuse_two_forms(json, csv)
     if top < 1:
         raise ModelError(f"at least 1 class is shown, got --top {top}")
     if not 0 <= false_alarms <= 1:

@@ -130,6 +130,12 @@ def parse_only(words: Sequence[str] | None, names: Collection[str]) -> str | lis
     ]
 
 
+def refuse_two_forms(json: bool, csv: bool) -> None:
+    """Refuse ``--json`` together with ``--csv``: output has one form."""
+    if json and csv:
+        raise ModelError("output is in one form; give --json or --csv")
+
+
 def shown_default(value: Any) -> str | None:
     """A default as one would type it; nothing for a flag that is off and for what is not given.
 
