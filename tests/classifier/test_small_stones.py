@@ -111,6 +111,17 @@ def test_a_folder_of_class_folders_is_not_one_class(
     assert load(model).added == ("rose",)
 
 
+def test_advice_names_options_that_the_command_has(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loose = paint(tmp_path, ["red"], 2) / "red"
+    for source in (loose, *list(loose.iterdir())[:1]):
+        _, _, error = run(capsys, "add", model, source)
+        assert "--class NAME" in error
+        status, _, error = run(capsys, "evaluate", model, source)
+        assert status == 2 and "folder" in error and "--class" not in error
+
+
 def test_the_same_picture_counts_once(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,7 +65,9 @@ def add(
     if class_name is not None and not update:
         opened.refuse_known([class_name.strip()], more)
     lenient = skip_broken and not strict
-    found = read_examples(opened, sources, class_name, skip_broken=lenient)  # others need not wait for it
+    found = read_examples(  # others need not wait for it
+        opened, sources, class_name, skip_broken=lenient, option="--class"
+    )
     if not update:
         opened.refuse_known(found.features, more)
     opened.checked(found.features, update=update)
