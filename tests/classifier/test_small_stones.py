@@ -111,6 +111,36 @@ def test_a_folder_of_class_folders_is_not_one_class(
     assert load(model).added == ("rose",)
 
 
+def test_a_picture_in_two_classes_is_warned_of(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 2)
+    again = teach / "black" / "again.png"
+    again.write_bytes((teach / "orange" / "0-0.png").read_bytes())
+    status, _, error = run(capsys, "add", model, teach)
+    assert status == 0 and error.count("is an example of") == 1
+    assert "again.png is an example of 'black' and of 'orange'" in error and f"wdae undo {model}" in error
+    lone = paint(tmp_path / "lone", ["grey"], 1) / "grey" / "0-0.png"
+    assert "is an example of" not in run(capsys, "add", model, "--class", "steel", lone)[2]
+    error = run(capsys, "add", model, "--class", "iron", lone)[2]
+    assert "0-0.png is an example of 'iron' and of 'steel'" in error
+
+
+def test_counts_and_costs_of_a_change(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 1)
+    out = run(capsys, "add", model, teach)[1]
+    assert "orange: 1 example added, 1 in all\n" in out
+    out = run(capsys, "merge", model, "black", "--into", "orange")[1]
+    assert "orange: 2 examples given\n" in out and "\nbase classes: " in out
+    more = paint(tmp_path / "more", ["red"], 2, seed=5) / "red"
+    out = run(capsys, "add", model, "--class", "red", more, "--update")[1]
+    assert "red: 2 examples added, 2 in all, beside those it was learned from\n" in out
+    out = run(capsys, "merge", model, "orange", "--into", "red")[1]
+    assert "red: 4 examples given, beside those it was learned from\n" in out
+
+
 def test_advice_names_options_that_the_command_has(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

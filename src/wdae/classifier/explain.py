@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wdae.classifier.model import Model
+from wdae.classifier.model import Model, same_pictures
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.classifier.self_test import MORE, Expected, SelfTest, coinciding, expected, self_test
 from wdae.nn.cosine import unit
@@ -198,6 +199,29 @@ def warnings_about(model: Model, name: str, *, try_out: bool = True) -> list[str
     """
     tried = self_test(model, name) if try_out else SelfTest(0, 0, ())
     return _warnings(name, tried, _examples(model, name))
+
+
+def used_twice(model: Model, names: Iterable[str], most: int = 5) -> list[str]:
+    """Pictures that are examples of one of these classes and of another one: a sentence each.
+
+    Args:
+        most: of more, the last sentence says how many there are.
+    """
+    rows = [(name, row) for name, rows in model.state.items() for row in rows]
+    features = torch.stack([model.examples[row].feature for _, row in rows])
+    found: dict[frozenset[int], str] = {}
+    for name in dict.fromkeys(names):
+        own = torch.tensor([i for i, (of, _) in enumerate(rows) if of == name])
+        same = same_pictures(features[own], features)
+        same[:, own] = False
+        for i in same.any(1).nonzero()[:, 0].tolist():
+            row, (other, twin) = rows[own[i]][1], rows[int(same[i].to(torch.uint8).argmax())]
+            what = model.examples[row].source or "a vector"
+            line = f"{what} is an example of {shorten(name)!r} and of {shorten(other)!r}"
+            found.setdefault(frozenset((row, twin)), line)
+    lines = list(found.values())
+    more = [f"{len(lines) - most} other pictures are examples of two classes"] if len(lines) > most else []
+    return lines[:most] + more
 
 
 def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:

@@ -43,12 +43,16 @@ def _new_rows(features: Tensor, known: Sequence[Tensor]) -> list[int]:
     """The rows of unit features ``[k, D]`` that are not among the known ones, nor repeat a row before."""
     if len(features) == 1 and not known:
         return [0]
-    rows = torch.cat([features, *(feature[None] for feature in known)]).double()
-    squares = rows.square().sum(1)
-    apart = squares[: len(features), None] + squares - 2 * rows[: len(features)] @ rows.T  # [k, k + m]
-    same = (apart < _SAME**2).tril(-1)
-    same[:, len(features) :] = apart[:, len(features) :] < _SAME**2
+    same = same_pictures(features, torch.cat([features, *(feature[None] for feature in known)]))
+    same[:, : len(features)] = same[:, : len(features)].tril(-1)
     return (~same.any(1)).nonzero()[:, 0].tolist()
+
+
+def same_pictures(features: Tensor, others: Tensor) -> Tensor:
+    """Which unit features ``[k, D]`` and ``[m, D]`` are of the same picture, bool ``[k, m]``."""
+    features, others = features.double(), others.double()
+    apart = features.square().sum(1)[:, None] + others.square().sum(1) - 2 * features @ others.T
+    return apart < _SAME**2
 
 
 class Model:

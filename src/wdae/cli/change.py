@@ -17,9 +17,11 @@ from wdae.cli.options import (
     check_sources,
     parse_share,
 )
-from wdae.printing import say, warn
+from wdae.printing import counted, say, warn
 
 if TYPE_CHECKING:
+    from wdae.classifier.head import Head
+    from wdae.classifier.light.facts import ModelFacts
     from wdae.classifier.model import Model as Classifier
 
 _TRIED_OUT = 20  # classes; of more at once, wdae explain tells
@@ -53,8 +55,7 @@ def add(
     """
     check_model(model)
     sources = tuple(check_sources(sources))
-    from wdae.classifier.cost import cost
-    from wdae.classifier.explain import warnings_about
+    from wdae.classifier.explain import used_twice, warnings_about
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
@@ -74,12 +75,15 @@ def add(
     warn_unreadable(found.dropped)
     with changing(model, patience=patience, opened=opened) as changed:
         head, shots = changed.head, {name: changed.shots(name) for name in found.features}
-        known = changed.names
+        known, base = changed.names, set(changed.base.names)
         changed.add(found.features, update=update, sources=found.sources, pictures=found.pictures)
     for name, rows in found.features.items():
         new = changed.shots(name) - shots[name]
         again = f" ({len(rows) - new} were there already, or given twice)" if new < len(rows) else ""
-        say(f"{name}: {new} examples added{again}, {changed.shots(name)} in all")
+        in_all = f"{changed.shots(name):,} in all"
+        if name in base:
+            in_all += ", beside those it was learned from"
+        say(f"{name}: {counted(new, 'example')} added{again}, {in_all}")
         for line in warnings_about(changed, name, try_out=len(found.features) <= _TRIED_OUT):
             warn(f"warning: {line}")
     for name, other in lookalikes([name for name in found.features if name not in known], known):
@@ -87,14 +91,9 @@ def add(
             f"warning: {name!r} is a class beside {other!r}; if they are one: wdae merge {model} {name!r}"
             f" --into {other!r}"
         )
-    price = cost(changed, head)
-    if price is None:
-        say(
-            "base classes: what it costs them cannot be told; this model keeps no held-out pictures of them."
-            f" On labelled pictures of yours: wdae evaluate {model} DIR"
-        )
-    else:
-        say(price.as_text())
+    for line in used_twice(changed, found.features):
+        warn(f"warning: {line}; wdae undo {model} takes this change back")
+    _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
 
 
@@ -110,7 +109,7 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
     from wdae.classifier.light.facts import remove_classes
 
     changed = remove_classes(model, classes, patience)
-    say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")
+    say(f"{model}: {_size(changed)}")
 
 
 def merge(
@@ -129,8 +128,11 @@ def merge(
     from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
+        head = changed.head
         changed.merge(classes, into)
-    say(f"{into}: {changed.shots(into)} examples given")
+    beside = ", beside those it was learned from" if into in changed.base.names else ""
+    say(f"{into}: {counted(changed.shots(into), 'example')} given{beside}")
+    _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
 
 
@@ -198,5 +200,18 @@ def _say_where(path: Path, model: Classifier) -> None:
     say(f"{path}: {at}; {_size(model)}")
 
 
-def _size(model: Classifier) -> str:
-    return f"{len(model.names)} classes ({len(model.added)} added)"
+def _say_cost(path: Path, model: Classifier, before: Head) -> None:
+    from wdae.classifier.cost import cost
+
+    price = cost(model, before)
+    if price is None:
+        say(
+            "base classes: what it costs them cannot be told; this model keeps no held-out pictures of them."
+            f" On labelled pictures of yours: wdae evaluate {path} DIR"
+        )
+    else:
+        say(price.as_text())
+
+
+def _size(model: Classifier | ModelFacts) -> str:
+    return f"{counted(len(model.names), 'class', 'classes')} ({len(model.added)} added)"
