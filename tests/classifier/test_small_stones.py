@@ -141,6 +141,30 @@ def test_counts_and_costs_of_a_change(
     assert "red: 4 examples given, beside those it was learned from\n" in out
 
 
+def test_a_class_gets_another_name(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 2)
+    assert run(capsys, "add", model, teach)[0] == 0
+    before = load(model)
+    status, out, _ = run(capsys, "rename", model, "black", "Black")
+    assert status == 0 and "black is Black now" in out and "8 classes (2 added)" in out
+    after = load(model)
+    assert after.added == ("orange", "Black") and after.state["Black"] == before.state["black"]
+    assert "renamed 'black' to 'Black'" in run(capsys, "info", model)[1]
+    out = run(capsys, "predict", model, teach / "black", "--only", "added")[1]
+    assert out.count("Black") == 2
+    assert run(capsys, "undo", model)[0] == 0
+    assert load(model).state == before.state and torch.equal(load(model).head.matrix, before.head.matrix)
+    for old, new, said in (
+        ("red", "scarlet", "'red' is a base class"),
+        ("blacks", "ink", "did you mean 'black'?"),
+        ("black", "orange", "'orange' exists already"),
+        ("black", "Unknown", "resembles no class"),
+    ):
+        status, _, error = run(capsys, "rename", model, old, new)
+        assert status == 2 and said in error
+    assert len(load(model).history.changes) == 2
+
+
 def test_advice_names_options_that_the_command_has(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -233,6 +233,16 @@ class Model:
         rows = [rows[i] for i in _new_rows(torch.stack([self.examples[row].feature for row in rows]), known)]
         self._go(self.history.extended("merge", {into: rows}, rest))
 
+    def rename(self, name: str, to: str) -> None:
+        """Call an added class otherwise; its examples stay."""
+        removable([name], self._base_index, self.added, "renamed")
+        to = check_name(to, self._separators)
+        if to in self.names:
+            raise ModelError(
+                f"class {shorten(to)!r} exists already; choose another name, or merge the two (wdae merge)"
+            )
+        self._go(self.history.extended("rename", {to: self._state[name]}, [name]))
+
     def set_novel_share(self, share: float | None) -> None:
         """Expect this share of the pictures to be of added classes from now on.
 

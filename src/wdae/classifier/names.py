@@ -115,8 +115,14 @@ def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str])
     return names
 
 
-def removable(names: Iterable[str], base: Collection[str], added: Sequence[str]) -> list[str]:
-    """The classes to remove, each once; a base class and one that is not there are errors."""
+def removable(
+    names: Iterable[str], base: Collection[str], added: Sequence[str], done: str = "removed"
+) -> list[str]:
+    """The classes to remove, each once; a base class and one that is not there are errors.
+
+    Args:
+        done: what is to be done with them, for messages.
+    """
     names = list(dict.fromkeys(names))
     if not names:
         raise ModelError("no classes to remove; name at least one")
@@ -124,7 +130,7 @@ def removable(names: Iterable[str], base: Collection[str], added: Sequence[str])
     if learned:
         raise ModelError(
             f"{shorten(learned[0])!r} is a base class, part of what the model was learned from, and cannot"
-            " be removed; classes that were added can"
+            f" be {done}; classes that were added can"
         )
     missing = [name for name in names if name not in added]
     if missing:

@@ -1,4 +1,4 @@
-"""``wdae add``, ``remove``, ``merge``, ``set``, ``undo`` and ``redo``: commands that change a model."""
+"""``wdae add``, ``remove``, ``merge``, ``rename``, ``set``, ``undo`` and ``redo``: commands that change a model."""
 
 from __future__ import annotations
 
@@ -134,6 +134,31 @@ def merge(
     say(f"{into}: {counted(changed.shots(into), 'example')} given{beside}")
     _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
+
+
+def rename(
+    model: Model,
+    old: Annotated[str, Parameter(name="OLD")],
+    new: Annotated[str, Parameter(name="NEW")],
+    /,
+    *,
+    patience: Patience = 60.0,
+) -> None:
+    """Call an added class otherwise: wdae rename model lion Lion. wdae undo takes it back.
+
+    Parameters
+    ----------
+    old
+        The name of a class that was added.
+    new
+        Its new name, which no class may have.
+    """
+    check_model(model)
+    from wdae.classifier.store import changing
+
+    with changing(model, patience=patience) as changed:
+        changed.rename(old, new.strip() or new)
+    say(f"{model}: {old} is {changed.added[-1]} now; {_size(changed)}")
 
 
 def set_(model: Model, setting: Literal["novel-share"], value: str, /, *, patience: Patience = 60.0) -> None:
