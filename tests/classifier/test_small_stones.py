@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import command_line
+import numpy as np
 import pytest
 import torch
 from tiny_backbone import paint
@@ -65,6 +66,31 @@ def test_no_class_is_called_unknown(
     assert status == 2 and "resembles no class" in error and "another name" in error
     with pytest.raises(ModelError, match="resembles no class"):
         load(model).add({name: torch.ones(1, 32)})
+
+
+@pytest.mark.parametrize("name", ["added", "base"])
+def test_no_class_is_called_as_all_of_them_are(
+    model: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path, ["orange"], 2) / "orange"
+    status, _, error = run(capsys, "add", model, "--class", name, new)
+    assert status == 2 and f"--only {name}" in error and "another name" in error
+
+
+def test_no_base_class_of_features_is_called_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = np.random.default_rng(0).normal(size=(30, 8)).astype("f4")
+    labels = np.repeat(["a/b", "unknown", "dog"], 10)
+    np.savez(tmp_path / "unk.npz", features=features, labels=labels)
+    bank = ("bank", "import", tmp_path / "unk.npz", "--all-base", "-o", tmp_path / "bank")
+    assert run(capsys, *bank)[0] == 0
+    for source in ("unk.npz", "bank"):
+        status, _, error = run(capsys, "learn", tmp_path / source, "-o", tmp_path / "x")
+        assert status == 2 and "resembles no class" in error
+    np.savez(tmp_path / "known.npz", features=features, labels=np.where(labels == "unknown", "cat", labels))
+    words = ("learn", tmp_path / "known.npz", "-o", tmp_path / "x", "--method", "initial-estimate")
+    assert run(capsys, *words)[0] == 0
 
 
 def test_every_line_has_the_same_columns(

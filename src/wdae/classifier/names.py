@@ -10,6 +10,8 @@ from wdae.printing import printable
 
 UNKNOWN = "unknown"
 """What is said of a picture that resembles no class."""
+GROUPS = ("added", "base")
+"""What stands for all classes of a kind where classes are named, as in ``--only added``."""
 LONGEST = 200
 """Letters of a name; file systems and tables take no more."""
 
@@ -50,6 +52,11 @@ def check_name(name: str, separators: bool = False) -> str:
         raise ModelError(
             f"class name {shown!r} is what a picture is called that resembles no class; use another name,"
             " such as 'other'"
+        )
+    if composed.strip() in GROUPS:
+        raise ModelError(
+            f"class name {shown!r} means all {composed.strip()} classes, as in --only {composed.strip()}; use"
+            " another name"
         )
     if composed in (".", ".."):
         raise ModelError(f"class name {shown!r} means a folder; use another name")

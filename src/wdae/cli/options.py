@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from wdae.classifier.names import GROUPS
 from wdae.errors import DataError, ModelError
 from wdae.storage.manifest import absent
 
@@ -120,7 +121,7 @@ def parse_only(words: Sequence[str] | None, names: Collection[str]) -> str | lis
     """
     if not words:
         return None
-    if len(words) == 1 and words[0] in ("added", "base"):
+    if len(words) == 1 and words[0] in GROUPS:
         return words[0]
     return [
         part.strip()
