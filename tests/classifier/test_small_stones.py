@@ -127,6 +127,12 @@ def test_output_has_one_form(model: Path, tmp_path: Path, capsys: pytest.Capture
         assert (status, out) == (2, "") and "--json or --csv" in error
 
 
+def test_an_export_is_no_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"graph")
+    status, _, error = run(capsys, "predict", tmp_path / "m.onnx", tmp_path)
+    assert status == 2 and f"wdae learn --from {tmp_path / 'm.onnx'}" in error and "onnxruntime" in error
+
+
 def test_a_folder_of_class_folders_is_not_one_class(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,11 @@ Only = Annotated[
 
 def check_model(model: Path) -> None:
     """Refuse, before torch is loaded, what is no model as far as its files go."""
+    if model.suffix == ".onnx" and model.is_file():
+        raise ModelError(
+            f"{model} is an export, which onnxruntime runs (docs/guides/deploy.md); for a model to ask and"
+            f" change: wdae learn --from {model} -o MODEL"
+        )
     if not os.path.lexists(model / "model.json"):
         raise absent(model, "model.json", "a model", "; make one with: wdae learn -o MODEL")
 
