@@ -93,6 +93,19 @@ def test_no_base_class_of_features_is_called_unknown(
     assert run(capsys, *words)[0] == 0
 
 
+def test_base_classes_that_a_denoiser_takes_are_those_of_the_documents() -> None:
+    quick = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
+    found = {}
+    for n in (11, 12):
+        bank = wdae.synthetic_bank(n, 0, 2, 20, 16, seed=0, held_out_per_class=4)
+        found[n] = learn(bank, recipe=quick).base.denoiser
+    assert found[11] is None and found[12] is not None
+    root = Path(__file__).parents[2]
+    for page in ("README.md", "docs/guides/backbones.md", "docs/guides/five-photos.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        assert "twelve" in text and "ten or more" not in text and "ten classes" not in text, page
+
+
 def test_every_line_has_the_same_columns(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
