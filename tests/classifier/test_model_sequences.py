@@ -80,7 +80,7 @@ def machine(base: BaseKnowledge) -> type[RuleBasedStateMachine]:
         def rename(self, name: str, to: str) -> None:
             state = dict(self.oracle.state)
             if name not in state or to in state:
-                with pytest.raises(ModelError, match="no added class|exists already"):
+                with pytest.raises(ModelError, match=r"no added class|exists already"):
                     self.model.rename(name, to)
                 return
             self.model.rename(name, to)
