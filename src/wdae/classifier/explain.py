@@ -82,6 +82,15 @@ class Explanation:
         """What its neighbours are to it."""
         return "listens to (class graph)" if self.listens else "nearest classes"
 
+    @property
+    def tried_on(self) -> str:
+        """How many of its pictures are recognised, and which were tried."""
+        right, n = self.trial.right, self.trial.n
+        if self.is_base:
+            return f"{right} of {n} held-out pictures"
+        some = f"its {self.shots} " if n < self.shots else ""
+        return f"{right} of {n}{' of ' if some else ' '}{some}examples, each left out in turn,"
+
     def as_json(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
@@ -111,14 +120,13 @@ class Explanation:
         return "\n".join(lines)
 
     def _tried(self) -> list[str]:
-        how = "held-out pictures" if self.is_base else "examples that were left out in turn"
-        lines = [f"tried out: {self.trial.right} of {self.trial.n} {how} are recognised"]
+        lines = [f"tried out: {self.tried_on} are recognised"]
         if not self.trial.n:
-            lines = ["not tried out: that takes two examples, or held-out pictures"]
-        lines += [
-            f"  {one.share:6.1%} of pictures of the two are mistaken for each other: {shorten(one.name)}"
-            for one in self.trial.confusions[:_CONFUSIONS]
-        ]
+            takes = "held-out pictures of it" if self.is_base else "two examples"
+            lines = [f"not tried out: that takes {takes}"]
+        for one in self.trial.confusions[:_CONFUSIONS]:
+            line = f"  {one.share:6.1%} of {self.trial.mistaken(one)}"
+            lines.append(f"{line}: {shorten(one.name)}" if self.trial.n else line)
         if self.expected is not None:
             lines.append(
                 f"is it enough? about {self.expected.now:.0%} of its pictures will be recognised; with {MORE}"
@@ -243,8 +251,8 @@ def _warnings(name: str, tried: SelfTest, examples: tuple[ExampleView, ...]) -> 
     lines = []
     if (same := coinciding(tried)) is not None:
         lines.append(
-            f"{shorten(name)!r} nearly coincides with {shorten(same.name)!r}: {same.share:.0%} of pictures of"
-            " the two are mistaken for each other; is it the same class?"
+            f"{shorten(name)!r} nearly coincides with {shorten(same.name)!r}: {same.share:.0%} of"
+            f" {tried.mistaken(same)}; is it the same class?"
         )
     for i, example in enumerate(examples):
         if example.out_of_place:

@@ -227,22 +227,20 @@ def sentences(answer: Answer) -> tuple[list[str], Explanation]:
         lines.append(f"the nearest taught picture is of {shorten(name)} (cosine {cosine:.2f})")
     about = loaded.explained(best)
     kind = "a base class" if about.is_base else f"an added class with {about.shots} examples"
-    tried = ""
-    if about.trial.n:
-        how = "held-out pictures" if about.is_base else "examples, each left out in turn,"
-        tried = f": {about.trial.right} of {about.trial.n} {how} are recognised"
+    tried = f": {about.tried_on} are recognised" if about.trial.n else ""
     lines.append(f"{shorten(best)} is {kind}{tried}")
     if about.neighbours and not about.is_base:
         near = " and ".join(shorten(one.name) for one in about.neighbours[:2])
         lines.append(f"{shorten(best)} {'listens most to' if about.listens else 'is most like'} {near}")
     if (same := coinciding(about.trial)) is not None:
         lines.append(
-            f"{shorten(best)} nearly coincides with {shorten(same.name)}: {same.share:.0%} of pictures of the"
-            " two are mistaken for each other"
+            f"{shorten(best)} nearly coincides with {shorten(same.name)}: {same.share:.0%} of"
+            f" {about.trial.mistaken(same)}"
         )
     elif about.trial.confusions:
         one = about.trial.confusions[0]
-        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of the two")
+        of = "the two" if about.trial.n else shorten(one.name)
+        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of {of}")
     return lines, about
 
 
