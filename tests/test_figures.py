@@ -120,7 +120,8 @@ def test_what_the_readme_says_of_learning_from_base_pictures() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
         "In *all*, learning from them makes no difference at one shot, loses a little at two, and gains at"
-        " ten and twenty; at five it makes none on these features and gains on those of the network that ships."
+        " ten and twenty; at five it makes none on these features and gains on those of the network that"
+        " ships."
     ) in text
     said = {1: (0, 0), 2: (-1, -1), 5: (0, 1), 10: (1, 1), 20: (1, 1)}
     for place, name in enumerate(("compare-shots", "compare-shots-embedded")):

@@ -1,4 +1,4 @@
-"""``wdae add``, ``remove``, ``merge``, ``rename``, ``set``, ``undo`` and ``redo``: commands that change a model."""
+"""Commands that change a model: ``add``, ``remove``, ``merge``, ``rename``, ``set``, ``undo``, ``redo``."""
 
 from __future__ import annotations
 
