@@ -29,7 +29,7 @@ SUFFIXES = frozenset(
     | ({".avif"} if _AVIF else set())
     | ({".heic", ".heif", ".hif"} if _HEIC else set())
 )
-HEIC_ADVICE = "pip install 'wdae[heic]'"
+HEIC_HINT = "; HEIC is with: pip install 'wdae[heic]'"
 
 MAX_PIXELS = 2**26
 """Larger pictures are refused from their header; JPEGs, decoded at a fraction, at twice that."""
@@ -78,7 +78,7 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
         many = f"{int(has[0]):,}" if has else "too many"
         raise DataError(f"has {many} pixels; at most {MAX_PIXELS:,} pixels are accepted") from error
     except UnidentifiedImageError as error:
-        advice = f"; HEIC is with: {HEIC_ADVICE}" if _is_heic(data) else ""
+        advice = HEIC_HINT if _is_heic(data) else ""
         raise DataError(f"not a picture that is read ({', '.join(FORMATS)}){advice}") from error
     except Exception as error:  # decoders raise anything at all on malformed input
         raise DataError(f"cannot be decoded: {str(error)[:200]}") from error

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wdae.data.decode import FORMATS, HEIC_ADVICE, SUFFIXES
+from wdae.data.decode import FORMATS, HEIC_HINT, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileNames, FileSource
 from wdae.errors import DataError, StorageError, listed
@@ -104,7 +104,7 @@ def left_out(others: Sequence[str]) -> str:
     """
     kinds = ", ".join(FORMATS)
     heic = any(name.lower().endswith((".heic", ".heif", ".hif")) for name in others)
-    advice = f"; HEIC is with: {HEIC_ADVICE}" if heic else ""
+    advice = HEIC_HINT if heic else ""
     return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}{advice}"
 
 
