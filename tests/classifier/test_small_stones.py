@@ -210,6 +210,22 @@ def test_a_class_gets_another_name(model: Path, tmp_path: Path, capsys: pytest.C
     assert len(load(model).history.changes) == 2
 
 
+def test_one_of_a_thing_is_said_as_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path / "new", ["orange"], 1) / "orange" / "0-0.png"
+    assert run(capsys, "add", model, "--class", "orange", new)[0] == 0
+    assert "added class, 1 example given" in run(capsys, "explain", model, "orange")[1]
+    out = run(capsys, "predict", model, new, "-o", tmp_path / "out.txt")[1]
+    assert "out.txt: 1 line\n" in out
+    np.savez(tmp_path / "one.npz", features=np.ones((8, 4), "f4"), labels=["a"] * 8)
+    status, _, error = run(capsys, "bank", "import", tmp_path / "one.npz", "-o", tmp_path / "bank")
+    assert status == 2 and "1 class is too few" in error
+    words = ("learn", tmp_path / "one.npz", "-o", tmp_path / "one")
+    assert run(capsys, *words)[0] == 0
+    assert "none: 1 base class with 2 images or more" in run(capsys, "info", tmp_path / "one")[1]
+
+
 def test_advice_names_options_that_the_command_has(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

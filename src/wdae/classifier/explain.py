@@ -13,7 +13,7 @@ from wdae.classifier.model import Model, same_pictures
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.classifier.self_test import MORE, Expected, SelfTest, coinciding, expected, self_test
 from wdae.nn.cosine import unit
-from wdae.printing import printable
+from wdae.printing import counted, printable
 
 OUT_OF_PLACE = 0.65
 """In models without a detector, an example that agrees with the others less than this share of what is usual
@@ -98,7 +98,7 @@ class Explanation:
     def as_text(self) -> str:
         """For people."""
         kind = "base class" if self.is_base else "added class"
-        lines = [f"{shorten(self.name)}: {kind}, {self.shots} examples given"]
+        lines = [f"{shorten(self.name)}: {kind}, {counted(self.shots, 'example')} given"]
         if self.moved is not None and self.step is not None:
             lines.append(f"refinement moved its weight by {self.moved:.1f}° (step {self.step:.2f})")
         lines.append(f"\n{self.neighbours_title}:")
@@ -279,7 +279,7 @@ def explanation_plot(model: Model, found: Explanation, folder: str | Path, name:
         _bars(right, names, chances, COLOURS[1])
         right.set_title("probabilities at its centre")
         moved = "" if found.moved is None else f", moved by {found.moved:.1f}°"
-        rows[0].suptitle(f"{shorten(found.name, 40)}: {found.shots} examples{moved}")
+        rows[0].suptitle(f"{shorten(found.name, 40)}: {counted(found.shots, 'example')}{moved}")
         if shown:
             strip = rows[1].subplots(1, len(shown), squeeze=False)[0]
             for axes, example, view in zip(strip, shown, found.examples, strict=False):

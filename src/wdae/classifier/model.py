@@ -21,6 +21,7 @@ from wdae.errors import ModelError, listed
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
+from wdae.printing import counted
 
 _SMALLEST_NORM = 1e-12
 _SAME = 1e-4  # distance of unit features below which they are of the same picture
@@ -86,7 +87,8 @@ class Model:
     def __repr__(self) -> str:
         sees = f"pictures by {self.backbone.name!r}, " if self.backbone is not None else ""
         n_base, n_added = len(self.base.names), len(self.added)
-        return f"Model({n_base} base classes, {n_added} added, {sees}features of size {self.base.dim})"
+        base = counted(n_base, "base class", "base classes")
+        return f"Model({base}, {n_added} added, {sees}features of size {self.base.dim})"
 
     def on(self, device: str) -> Model:
         """This model, its backbone computing on a device (``auto``: a GPU if there is one)."""
