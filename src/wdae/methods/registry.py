@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import signature
@@ -190,7 +191,7 @@ def make(name: str, **options: Any) -> Method:
 
 def _options_of(kind: type[Method]) -> list[str] | None:
     """The options that a method is made with; None where it takes any."""
-    makers = [_wdae, kind.__init__] if kind is WDAE else [kind.__init__]
+    makers: list[Callable[..., Any]] = [_wdae, WDAE] if kind is WDAE else [kind]
     found = [one for maker in makers for one in signature(maker).parameters.values()]
     if kind is not WDAE and any(one.kind is one.VAR_KEYWORD for one in found):
         return None
