@@ -169,6 +169,8 @@ def test_a_picture_in_two_classes_is_warned_of(
     assert "is an example of" not in run(capsys, "add", model, "--class", "steel", lone)[2]
     error = run(capsys, "add", model, "--class", "iron", lone)[2]
     assert "0-0.png is an example of 'iron' and of 'steel'" in error
+    more = paint(tmp_path / "more", ["grey"], 1, seed=9) / "grey" / "0-0.png"
+    assert "is an example of" not in run(capsys, "add", model, "--class", "iron", more, "--update")[2]
 
 
 def test_counts_and_costs_of_a_change(

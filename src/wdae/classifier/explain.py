@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ among them is out of place (chosen on validation classes: scripts/choose_thresho
 
 _NEIGHBOURS, _TEMPERATURE = 10, 5.0
 _EXAMPLES, _CONFUSIONS = 8, 3  # drawn, and shown
+_AT_ONCE = 2**23  # pairs of examples that are compared together
 
 
 @dataclass(frozen=True)
@@ -209,23 +210,27 @@ def warnings_about(model: Model, name: str, *, try_out: bool = True) -> list[str
     return _warnings(name, tried, _examples(model, name))
 
 
-def used_twice(model: Model, names: Iterable[str], most: int = 5) -> list[str]:
-    """Pictures that are examples of one of these classes and of another one: a sentence each.
+def used_twice(model: Model, new: Collection[int], most: int = 5) -> list[str]:
+    """Pictures that are examples of two classes: a sentence each.
 
     Args:
+        new: the numbers of the examples that are looked for among all.
         most: of more, the last sentence says how many there are.
     """
-    rows = [(name, row) for name, rows in model.state.items() for row in rows]
-    features = torch.stack([model.examples[row].feature for _, row in rows])
+    if not new:
+        return []
+    wanted, names = set(new), list(model.state)
+    rows = [(number, row) for number, name in enumerate(names) for row in model.state[name]]
+    numbers = torch.tensor([number for number, _ in rows])
+    features = torch.stack([model.examples[row].feature for _, row in rows]).double()
+    own = torch.tensor([i for i, (_, row) in enumerate(rows) if row in wanted])
     found: dict[frozenset[int], str] = {}
-    for name in dict.fromkeys(names):
-        own = torch.tensor([i for i, (of, _) in enumerate(rows) if of == name])
-        same = same_pictures(features[own], features)
-        same[:, own] = False
+    for some in own.split(max(1, _AT_ONCE // len(rows))):
+        same = same_pictures(features[some], features) & (numbers[some, None] != numbers)
         for i in same.any(1).nonzero()[:, 0].tolist():
-            row, (other, twin) = rows[own[i]][1], rows[int(same[i].to(torch.uint8).argmax())]
+            (one, row), (other, twin) = rows[some[i]], rows[int(same[i].to(torch.uint8).argmax())]
             what = model.examples[row].source or "a vector"
-            line = f"{what} is an example of {shorten(name)!r} and of {shorten(other)!r}"
+            line = f"{what} is an example of {shorten(names[one])!r} and of {shorten(names[other])!r}"
             found.setdefault(frozenset((row, twin)), line)
     lines = list(found.values())
     more = [f"{len(lines) - most} other pictures are examples of two classes"] if len(lines) > most else []

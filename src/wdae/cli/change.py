@@ -91,7 +91,8 @@ def add(
             f"warning: {name!r} is a class beside {other!r}; if they are one: wdae merge {model} {name!r}"
             f" --into {other!r}"
         )
-    for line in used_twice(changed, found.features):
+    new_rows = [row for name in shots for row in changed.state.get(name, ())[shots[name] :]]
+    for line in used_twice(changed, new_rows):
         warn(f"warning: {line}; wdae undo {model} takes this change back")
     _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
