@@ -39,8 +39,8 @@ from several runs of the same commit; the command of the last one is given.
 
 The scripts of the commands are in `benchmarks/`. Names that follow `--bank`, such as `bank0`, are folders on
 the machine that measured, of the features of MiniImageNet's pictures: `wdae extract` makes one with the
-backbone that a section names, `wdae reproduce mini-imagenet` the network of *from pictures*. The folders that
-follow `--model`, `--keep` and `--out` are made by the script.
+backbone that a section names, `wdae reproduce mini-imagenet` the network of *from pictures*. The other
+folders are made by the script: of the learned model, of what the others answered, of records.
 
 - **Area**: below the curve of base against novel accuracy, among all classes, as a constant is added to the
   scores of novel classes; it judges scores without choosing the constant.

@@ -46,7 +46,7 @@ def read_examples(
     """
     by_option = f", or {option} and files" if option else ""
     if not sources:
-        raise DataError(f"there are no examples; give a folder with a folder per class{by_option}")
+        raise DataError(f"nothing to learn from; give a folder with a folder per class{by_option}")
     if class_name is not None:
         class_name = class_name.strip() or class_name
         if len(sources) == 1 and is_feature_file(sources[0]):
