@@ -237,7 +237,13 @@ def table(record: dict[str, Any]) -> str:
                     f"{right} ({one['accuracy']:.1%})" if right else "",
                 ]
             )
-    head = ["backbone", "weights, run by", "MB", "same class", "largest difference of a probability"]
+    head = [
+        "backbone",
+        "weights, run by",
+        "MB (`--lean`)",
+        "same class",
+        "largest difference of a probability",
+    ]
     head += ["same unknown", "right (the library)"]
     return "\n".join(markdown_table(head, rows, left=head[:2]))
 

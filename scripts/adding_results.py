@@ -37,6 +37,11 @@ it anew for every draw, and LwoF, trained by its recipe. A draw is five classes 
 20 novel classes; intervals are of 95 % over draws, differences are paired, draw by draw. A record may come
 from several runs of the same commit; the command of the last one is given.
 
+The scripts of the commands are in `benchmarks/`. Names that follow `--bank`, such as `bank0`, are folders on
+the machine that measured, of the features of MiniImageNet's pictures: `wdae extract` makes one with the
+backbone that a section names, `wdae reproduce mini-imagenet` the network of *from pictures*. The other
+folders are made by the script: of the learned model, of what the others answered, of records.
+
 - **Area**: below the curve of base against novel accuracy, among all classes, as a constant is added to the
   scores of novel classes; it judges scores without choosing the constant.
 - **At our loss**: how many points of their accuracy base pictures lose when the five are added, with the
@@ -59,6 +64,7 @@ same without the detector of the unknown, by a threshold on the highest score, s
 brackets how many pictures of added classes it calls unknown. Those of base classes are held-out ones, among
 them those that the threshold was set on; added classes are new to it. *Noise*, *text* and *flat* are pictures
 drawn by code, as JPEG. A *stray* is a picture of another class among the examples that a class is added with.
+*Added*, 5 × 1: five classes from one picture each.
 
 *Is it enough?* is what `wdae explain` says of an added class: the share of its pictures that will be
 recognised among all classes, now and when it has five examples more. *Found*: that share of pictures that the

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from result_records import of_commit, refuse_unclean
+from result_records import of_commit, refuse_unclean, without_paths
 
 from wdae.evaluation.paper import FROM_PICTURES
 from wdae.evaluation.results import Estimate
@@ -50,7 +50,7 @@ def collect(path: Path) -> dict[str, Any]:
     found = [result for result in ResultTable.load(run.results) if result.method == wanted]
     return {
         "name": path.name,
-        "recipe": recipe,
+        "recipe": without_paths(recipe),
         "environment": {key: environment.get(key) for key in KEPT},
         "weights": sha256(run.path / "model.safetensors"),
         "curve": [

@@ -209,6 +209,7 @@ def _model(path: Path, made: Path, draw: random.Random) -> list[Any]:
         ["undo", model],
         ["redo", model],
         ["merge", model, "okapi", "--into", "okapi two"],
+        ["rename", model, "okapi", "okapi again"],
         ["set", model, "novel-share", "0.3"],
         ["predict", model, f"{made / 'known.npz'}", "--expect", "new=0.2", "--only", "added"],
         ["explain", model, "okapi"],

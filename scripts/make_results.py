@@ -40,7 +40,7 @@ import conv4_results
 import stage1_results
 import tries_results
 from headline_results import HEADLINE, LABELS, at_a_glance, findings, headline_table
-from result_records import BASELINE, adopt, collect, extend, of_commit, refuse_unclean
+from result_records import BASELINE, adopt, collect, extend, of_commit, refuse_unclean, without_paths
 
 from wdae.errors import MissingExtraError
 from wdae.evaluation.paper import MINI_IMAGENET
@@ -327,7 +327,8 @@ def keep_demo(path: Path) -> Path:
     out = RESULTS / "demo" / "demo.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = ("wdae", "commit", "torch", "cpu", "cores", "command")
-    write_json(out, {"text": text.splitlines(), "environment": {key: environment.get(key) for key in kept}})
+    about = {key: environment.get(key) for key in kept}
+    write_json(out, {"text": text.splitlines(), "environment": without_paths(about)})
     return out
 
 

@@ -24,6 +24,15 @@ METRICS = ("novel", "base", "all", "harmonic", "area")
 BASELINE = "initial-estimate"
 
 
+def without_paths(value: Any) -> Any:
+    """JSON values with ``DIR`` for each absolute path: where files lay on a machine is nobody's business."""
+    if isinstance(value, Mapping):
+        return {key: without_paths(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(one) for one in value]
+    return "DIR" if isinstance(value, str) and value.startswith(("/", "~")) else value
+
+
 def refuse_unclean(run: Path, environment: Mapping[str, Any]) -> None:
     """Figures of documents come from a commit that anyone can check out; no other run is taken."""
     name = environment.get("commit")

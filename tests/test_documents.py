@@ -64,6 +64,20 @@ def test_records_of_accuracies_are_of_clean_commits() -> None:
             assert re.fullmatch("[0-9a-f]{40}", run["commit"] or ""), path.name
 
 
+def test_records_name_no_path_of_a_machine() -> None:
+    records = [*(ROOT / "results").rglob("*.json"), *(ROOT / "benchmarks" / "results").rglob("*.json")]
+    named = {
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in records
+        if (
+            found := re.search(
+                r"\"(?:/|~|[A-Za-z]:\\)[^\"]*|/(?:root|home|tmp|Users)/[^\"]*", path.read_text()
+            )
+        )
+    }
+    assert len(records) > 50 and not named
+
+
 def test_commits_of_records_are_in_the_history() -> None:
     """The commit of a record can be looked at, or the one that it was joined into."""
     known = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True)

@@ -95,6 +95,15 @@ def markdown_table(head: Sequence[str], body: Iterable[Sequence[str]], left: Seq
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
+def counted(n: int, noun: str, more: str = "") -> str:
+    """A number with its noun: ``more`` is the plural where an s does not make it.
+
+    >>> counted(1, "example"), counted(1200, "picture"), counted(2, "class", "classes")
+    ('1 example', '1,200 pictures', '2 classes')
+    """
+    return f"{n:,} {noun if n == 1 else more or noun + 's'}"
+
+
 def size_text(n_bytes: int) -> str:
     """A size for people.
 

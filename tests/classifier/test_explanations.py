@@ -98,6 +98,23 @@ def test_a_trial_leaves_examples_out_one_by_one(base: BaseKnowledge, newcomers: 
     assert model.shots("new 0") == 4 and model.head.names == model.names
 
 
+def test_what_was_tried_is_said(base: BaseKnowledge, newcomers: Newcomers) -> None:
+    """Of many examples every third or so; of a class that has one, what is known comes from the others."""
+    model = Model(base)
+    model.add({"new 0": newcomers["new 0"], "new 1": newcomers["new 1"][:5]})
+    twin = (newcomers["new 1"][5:10].mean(0) + newcomers["new 1"][:5].mean(0))[None]
+    model.add({"twin": twin})
+    many = explain(model, "new 0")
+    assert many.trial.n == 10 and f"{many.trial.right} of 10 of its 20 examples, each left" in many.as_text()
+    few = explain(model, "new 1")
+    assert f"{few.trial.right} of 5 examples, each left out in turn, are recognised" in few.as_text()
+    assert "mistaken for each other: twin" in few.as_text()
+    lone = explain(model, "twin")
+    assert "not tried out: that takes two examples\n" in lone.as_text()
+    assert "of pictures of 'new 1' are taken for it" in lone.as_text() and "two are" not in lone.as_text()
+    assert any("'new 1' are taken for it; is it" in line for line in lone.warnings)
+
+
 def test_what_to_expect_of_a_class(base: BaseKnowledge, newcomers: Newcomers) -> None:
     assert base.calibration.figures["accuracy_added_5"] >= base.calibration.figures["accuracy_added_1"] - 0.1
     model = Model(base)

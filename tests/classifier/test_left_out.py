@@ -42,3 +42,23 @@ def test_extract(torn: Path, stream: list[str], capsys: pytest.CaptureFixture[st
     assert run_app(root(), words) == 0
     assert capsys.readouterr().err.count("torn.png") == 1
     assert len(FeatureBank.open(torn / "bank").labels) == 18
+
+
+def test_the_reason_is_named(torn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also that HEIC, which telephones write, needs an extra."""
+    learn = ["learn", str(torn / "photos"), "-o", str(torn / "m"), "--backbone", NAME]
+    assert run_app(root(), [*learn, "--method", "initial-estimate"]) == 0
+    assert "torn.png: not a picture that is read" in capsys.readouterr().err
+    heic = [torn / "a.heic", torn / "b.heic"]
+    for file in heic:
+        file.write_bytes(b"\x00\x00\x00\x18ftypheic" + bytes(12))
+    words = ["add", str(torn / "m"), "--class", "cat", *map(str, heic)]
+    assert run_app(root(), words) == 2
+    said = capsys.readouterr().err
+    assert "has 0 readable pictures" in said and "a.heic: " in said and "b.heic" not in said
+    assert "pip install 'wdae[heic]'" in said
+    shown = paint(torn / "new", ["orange"], 2)
+    (shown / "orange" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    for words in (["add", str(torn / "m"), str(shown)], ["evaluate", str(torn / "m"), str(shown)]):
+        assert run_app(root(), words) == 0
+        assert "torn.png: not a picture that is read" in capsys.readouterr().err

@@ -40,6 +40,18 @@ def test_names_are_readable_and_in_the_usual_order() -> None:
     assert embedded_backbone().class_names == tuple(card["class_names"])
 
 
+def test_it_says_what_its_figures_were_measured_on(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(root(), ["learn", "-o", str(tmp_path / "m"), "--backbone", "lite0"]) == 0
+    learned = capsys.readouterr().out
+    assert run_app(root(), ["info", str(tmp_path / "m")]) == 0
+    for said in (learned, capsys.readouterr().out):
+        words = " ".join(said.split())
+        assert "measured on MiniImageNet's pictures, 84 pixels enlarged to 224, not on photos" in words
+    assert "84 pixels a side, enlarged to 224" in (ASSETS / "lite0" / "README.md").read_text(encoding="utf-8")
+
+
 def test_cosines_rank_as_the_linear_classifier_does() -> None:
     """Against the scores themselves; features are positive and about equally long, as such networks' are."""
     generator = torch.Generator().manual_seed(0)

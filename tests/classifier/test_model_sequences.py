@@ -76,6 +76,17 @@ def machine(base: BaseKnowledge) -> type[RuleBasedStateMachine]:
             self.model.remove([name])
             self.oracle.go({key: value for key, value in self.oracle.state.items() if key != name})
 
+        @rule(name=NAMES, to=NAMES)
+        def rename(self, name: str, to: str) -> None:
+            state = dict(self.oracle.state)
+            if name not in state or to in state:
+                with pytest.raises(ModelError, match=r"no added class|exists already"):
+                    self.model.rename(name, to)
+                return
+            self.model.rename(name, to)
+            rows = state.pop(name)
+            self.oracle.go({**state, to: rows})
+
         @precondition(lambda self: self.oracle.past)
         @rule()
         def undo(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import command_line
+import numpy as np
 import pytest
 import torch
 from tiny_backbone import paint
@@ -67,6 +68,44 @@ def test_no_class_is_called_unknown(
         load(model).add({name: torch.ones(1, 32)})
 
 
+@pytest.mark.parametrize("name", ["added", "base"])
+def test_no_class_is_called_as_all_of_them_are(
+    model: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path, ["orange"], 2) / "orange"
+    status, _, error = run(capsys, "add", model, "--class", name, new)
+    assert status == 2 and f"--only {name}" in error and "another name" in error
+
+
+def test_no_base_class_of_features_is_called_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = np.random.default_rng(0).normal(size=(30, 8)).astype("f4")
+    labels = np.repeat(["a/b", "unknown", "dog"], 10)
+    np.savez(tmp_path / "unk.npz", features=features, labels=labels)
+    bank = ("bank", "import", tmp_path / "unk.npz", "--all-base", "-o", tmp_path / "bank")
+    assert run(capsys, *bank)[0] == 0
+    for source in ("unk.npz", "bank"):
+        status, _, error = run(capsys, "learn", tmp_path / source, "-o", tmp_path / "x")
+        assert status == 2 and "resembles no class" in error
+    np.savez(tmp_path / "known.npz", features=features, labels=np.where(labels == "unknown", "cat", labels))
+    words = ("learn", tmp_path / "known.npz", "-o", tmp_path / "x", "--method", "initial-estimate")
+    assert run(capsys, *words)[0] == 0
+
+
+def test_base_classes_that_a_denoiser_takes_are_those_of_the_documents() -> None:
+    quick = {"denoiser.hidden": 8, "training.steps": 2, "evaluation.step_episodes": 10}
+    found = {}
+    for n in (11, 12):
+        bank = wdae.synthetic_bank(n, 0, 2, 20, 16, seed=0, held_out_per_class=4)
+        found[n] = learn(bank, recipe=quick).base.denoiser
+    assert found[11] is None and found[12] is not None
+    root = Path(__file__).parents[2]
+    for page in ("README.md", "docs/guides/backbones.md", "docs/guides/five-photos.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        assert "twelve" in text and "ten or more" not in text and "ten classes" not in text, page
+
+
 def test_every_line_has_the_same_columns(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +133,19 @@ def test_predictions_as_a_table_in_a_file(
     assert [json.loads(line)["unknown"] for line in (tmp_path / "lines.json").read_text().splitlines()]
 
 
+def test_output_has_one_form(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = paint(tmp_path, ["red"], 1)
+    for command in ("predict", "evaluate"):
+        status, out, error = run(capsys, command, model, pictures, "--csv", "--json")
+        assert (status, out) == (2, "") and "--json or --csv" in error
+
+
+def test_an_export_is_no_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"graph")
+    status, _, error = run(capsys, "predict", tmp_path / "m.onnx", tmp_path)
+    assert status == 2 and f"wdae learn --from {tmp_path / 'm.onnx'}" in error and "onnxruntime" in error
+
+
 def test_a_folder_of_class_folders_is_not_one_class(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +154,89 @@ def test_a_folder_of_class_folders_is_not_one_class(
     assert status == 2 and "black, orange" in error and "leave --class out" in error
     assert run(capsys, "add", model, teach / "orange", "--class", "rose")[0] == 0
     assert load(model).added == ("rose",)
+
+
+def test_a_picture_in_two_classes_is_warned_of(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 2)
+    again = teach / "black" / "again.png"
+    again.write_bytes((teach / "orange" / "0-0.png").read_bytes())
+    status, _, error = run(capsys, "add", model, teach)
+    assert status == 0 and error.count("is an example of") == 1
+    assert "again.png is an example of 'black' and of 'orange'" in error and f"wdae undo {model}" in error
+    lone = paint(tmp_path / "lone", ["grey"], 1) / "grey" / "0-0.png"
+    assert "is an example of" not in run(capsys, "add", model, "--class", "steel", lone)[2]
+    error = run(capsys, "add", model, "--class", "iron", lone)[2]
+    assert "0-0.png is an example of 'iron' and of 'steel'" in error
+    more = paint(tmp_path / "more", ["grey"], 1, seed=9) / "grey" / "0-0.png"
+    assert "is an example of" not in run(capsys, "add", model, "--class", "iron", more, "--update")[2]
+
+
+def test_counts_and_costs_of_a_change(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 1)
+    out = run(capsys, "add", model, teach)[1]
+    assert "orange: 1 example added, 1 in all\n" in out
+    out = run(capsys, "merge", model, "black", "--into", "orange")[1]
+    assert "orange: 2 examples given\n" in out and "\nbase classes: " in out
+    more = paint(tmp_path / "more", ["red"], 2, seed=5) / "red"
+    out = run(capsys, "add", model, "--class", "red", more, "--update")[1]
+    assert "red: 2 examples added, 2 in all, beside those it was learned from\n" in out
+    out = run(capsys, "merge", model, "orange", "--into", "red")[1]
+    assert "red: 4 examples given, beside those it was learned from\n" in out
+
+
+def test_a_class_gets_another_name(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teach = paint(tmp_path / "teach", ["orange", "black"], 2)
+    assert run(capsys, "add", model, teach)[0] == 0
+    before = load(model)
+    status, out, _ = run(capsys, "rename", model, "black", "Black")
+    assert status == 0 and "black is Black now" in out and "8 classes (2 added)" in out
+    after = load(model)
+    assert after.added == ("orange", "Black") and after.state["Black"] == before.state["black"]
+    assert "renamed 'black' to 'Black'" in run(capsys, "info", model)[1]
+    out = run(capsys, "predict", model, teach / "black", "--only", "added")[1]
+    assert out.count("Black") == 2
+    assert run(capsys, "undo", model)[0] == 0
+    assert load(model).state == before.state and torch.equal(load(model).head.matrix, before.head.matrix)
+    for old, new, said in (
+        ("red", "scarlet", "'red' is a base class"),
+        ("blacks", "ink", "did you mean 'black'?"),
+        ("black", "orange", "'orange' exists already"),
+        ("black", "Unknown", "resembles no class"),
+    ):
+        status, _, error = run(capsys, "rename", model, old, new)
+        assert status == 2 and said in error
+    assert len(load(model).history.changes) == 2
+
+
+def test_one_of_a_thing_is_said_as_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = paint(tmp_path / "new", ["orange"], 1) / "orange" / "0-0.png"
+    assert run(capsys, "add", model, "--class", "orange", new)[0] == 0
+    assert "added class, 1 example given" in run(capsys, "explain", model, "orange")[1]
+    out = run(capsys, "predict", model, new, "-o", tmp_path / "out.txt")[1]
+    assert "out.txt: 1 line\n" in out
+    np.savez(tmp_path / "one.npz", features=np.ones((8, 4), "f4"), labels=["a"] * 8)
+    status, _, error = run(capsys, "bank", "import", tmp_path / "one.npz", "-o", tmp_path / "bank")
+    assert status == 2 and "1 class is too few" in error
+    words = ("learn", tmp_path / "one.npz", "-o", tmp_path / "one")
+    assert run(capsys, *words)[0] == 0
+    assert "none: 1 base class with 2 images or more" in run(capsys, "info", tmp_path / "one")[1]
+
+
+def test_advice_names_options_that_the_command_has(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loose = paint(tmp_path, ["red"], 2) / "red"
+    for source in (loose, *list(loose.iterdir())[:1]):
+        _, _, error = run(capsys, "add", model, source)
+        assert "--class NAME" in error
+        status, _, error = run(capsys, "evaluate", model, source)
+        assert status == 2 and "folder" in error and "--class" not in error
 
 
 def test_the_same_picture_counts_once(

@@ -235,14 +235,15 @@ def test_bombs_are_refused_from_their_header():
     assert len(lines) == 3
     for line in lines:
         grown, message = line.split(maxsplit=1)
-        assert re.search(f"at most ({MAX_PIXELS}|{2 * MAX_PIXELS}) pixels are accepted", message)
+        assert re.search(f"at most ({MAX_PIXELS:,}|{2 * MAX_PIXELS:,}) pixels are accepted", message)
+        assert "bomb" not in message and message.count("pixels") == 2, "one limit, in our words"
         assert int(grown) < 50_000, "kilobytes: nothing was allocated for the pixels"
     assert "Warning" not in done.stderr
 
 
 def test_a_bomb_in_a_set(pets, tmp_path):
     (pets / "cat" / "9.png").write_bytes(png_header(60_000, 60_000))
-    refused(pets, str(pets / "cat" / "9.png"), "3600000000 pixels", tmp_path / "cache")
+    refused(pets, str(pets / "cat" / "9.png"), "has 3,600,000,000 pixels; at most", tmp_path / "cache")
 
 
 def test_no_picture_at_all(pets, tmp_path):

@@ -574,6 +574,8 @@ def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest
     environment.write_text(json.dumps(known | {"commit": "0" * 40}))
     record = conv4_results.collect(tmp_path / "run")
     assert len(record["curve"]) == 2
+    assert record["recipe"]["data"]["path"] == "DIR"  # where it lay here is nobody's business
+    assert str(tmp_path) not in json.dumps(record)
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "one.json").write_text(json.dumps(record))
     page = conv4_results.section(tmp_path / "records")

@@ -20,6 +20,15 @@ def test_there_are_guides() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("used", "needed"), [("import pandas", "pip install pandas"), ("--picture ", "pip install 'wdae[plot]'")]
+)
+def test_what_a_guide_needs_beside_wdae_stands_there(used: str, needed: str) -> None:
+    texts = {guide.stem: guide.read_text(encoding="utf-8") for guide in GUIDES}
+    asking = {name: text for name, text in texts.items() if used in text}
+    assert asking and all(needed in text for text in asking.values()), list(asking)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_guide(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,16 @@ def test_an_unknown_method_lists_the_names(tmp_path: Path, capsys: pytest.Captur
         make("zebra")
 
 
+def test_an_unknown_option_lists_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = compare(capsys, "--methods", "lda:shrunk=2", "-o", tmp_path / "run")
+    assert status == 2 and "lda has no option 'shrunk'; did you mean 'shrink'? (its options: shrink)" in said
+    for name in ("matching", "initial-estimate"):
+        with pytest.raises(ModelError, match=f"^{name} has no option 'foo' .*(its options|it has none)"):
+            make(name, dim=8, n_base=4, foo=2) if name == "matching" else make(name, foo=2)
+    with pytest.raises(ModelError, match="no option 'hiden'; did you mean 'hidden'"):
+        make("wdae-gnn", dim=8, hiden=2)
+
+
 def test_base_accuracy_of_a_method_that_has_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], small_bank: FeatureBank
 ) -> None:

@@ -33,6 +33,18 @@ def state(client: TestClient, model: str) -> dict[str, list[str]]:
     }
 
 
+def test_nothing_taught_is_nothing_created(anywhere: TestClient, own_model: str) -> None:
+    """And who uploads is not told what to install: that is for who runs the service."""
+    heic = b"\x00\x00\x00\x18ftypheic" + bytes(12)
+    shown = {"files": [("files", ("a.heic", heic)), ("files", ("b.txt", b"no"))], "data": {"class": "cat"}}
+    answer = anywhere.post(f"{own_model}/examples", **shown)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["added"] == [] and len(answer.json()["refused"]) == 2
+    assert "saved as JPEG" in answer.json()["refused"][0]["reason"] and "pip" not in answer.text
+    assert anywhere.get(own_model).json()["revision"] == 0
+    assert anywhere.get(own_model).json()["added"] == []
+
+
 def test_every_change_and_its_undoing_on_both_databases(anywhere: TestClient, own_model: str) -> None:
     """A walk through all changes; then every revision is returned to, and is what it was."""
     client, model = anywhere, own_model
@@ -70,7 +82,7 @@ def test_every_change_and_its_undoing_on_both_databases(anywhere: TestClient, ow
         "taught red × 3, green × 3",
         "made blue",
         "renamed red to crimson",
-        "moved 1 pictures to blue",
+        "moved 1 picture to blue",
         "took out green × 1",
         "merged green into robin",
         "expects 30 % of pictures to be of added classes",

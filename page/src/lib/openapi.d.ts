@@ -217,7 +217,8 @@ export interface paths {
          * Teach
          * @description Teach a model: pictures, and the class of each, which is made where there is none of that name.
          *
-         *     A picture that cannot be read is refused by itself, and the others go on.
+         *     A picture that cannot be read is refused by itself, and the others go on: 201, or 200 where all of them
+         *     were refused.
          */
         post: operations["teach_api_v1_models__m__examples_post"];
         /**
@@ -549,7 +550,7 @@ export interface paths {
         put?: never;
         /**
          * Learn Model
-         * @description Learn a model from a zip with a folder of pictures per class, ten classes or more.
+         * @description Learn a model from a zip with a folder of pictures per class; of twelve or more, with a denoiser.
          */
         post: operations["learn_model_api_v1_jobs_post"];
         delete?: never;
@@ -2927,6 +2928,37 @@ export interface operations {
             };
         };
         responses: {
+            /** @description nothing was taught: all pictures were refused */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "added": [
+                     *         {
+                     *           "class": "okapi",
+                     *           "class_id": "7d0c2f1b9e8a4f66",
+                     *           "file": "okapi-1.jpg",
+                     *           "picture": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+                     *         }
+                     *       ],
+                     *       "notes": [
+                     *         "base classes: 78.4 % → 78.1 % of 1,280 held-out pictures"
+                     *       ],
+                     *       "refused": [
+                     *         {
+                     *           "file": "notes.txt",
+                     *           "reason": "not a picture that is read (JPEG, PNG, WEBP)"
+                     *         }
+                     *       ],
+                     *       "revision": 4
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Taught"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {

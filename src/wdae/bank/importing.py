@@ -15,6 +15,7 @@ from wdae.bank.feature_bank import FeatureBank
 from wdae.bank.labelled import LabelledFeatures, read_labelled, read_weights
 from wdae.errors import BankError, nearest
 from wdae.parts import Part
+from wdae.printing import counted
 
 SPLIT = (0.64, 0.16, 0.20)  # base, validation, novel: the shares of MiniImageNet's 100 classes
 _BASE_TRAIN, _HELD_OUT = Part.BASE_TRAIN.code, Part.BASE_HELD_OUT.code
@@ -182,8 +183,8 @@ def _random_kinds(n_classes: int, seed: int) -> Array:
     n_validation, n_novel = (round(share * n_classes) for share in SPLIT[1:])
     if n_classes - n_validation - n_novel < 2 or not n_novel or not n_validation:
         raise BankError(
-            f"{n_classes} classes are too few to draw base, validation and novel ones; say which classes are"
-            " which, or that all are base"
+            f"{counted(n_classes, 'class is', 'classes are')} too few to draw base, validation and novel"
+            " ones; say which classes are which, or that all are base"
         )
     order = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed)).numpy()
     kinds = np.full(n_classes, _BASE_TRAIN)

@@ -15,6 +15,7 @@ from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import embedded_backbone, load_backbone
 from wdae.classifier.store import load
+from wdae.classifier.summary import MEASURED
 from wdae.config.shipped import ASSETS
 from wdae.errors import ModelError
 from wdae.methods.calibration import Calibration
@@ -75,6 +76,8 @@ def lite_model(name: str = "lite0") -> Model:
         "source": "ImageNet",
         "backbone": name,
         "seen": "ImageNet's 1,000 classes: never compare methods on them with it",
+        MEASURED: "MiniImageNet's pictures, 84 pixels enlarged to 224, not on photos as a camera takes them:"
+        " there accuracy and probabilities may differ; measure on yours with wdae evaluate",
         "denoiser": "none: it needs pictures of base classes. Added classes keep their initial estimate,"
         f" balanced; with a folder of your own base classes: wdae learn PHOTOS --backbone {name} -o MODEL",
     }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wdae.classifier.model import Model
+from wdae.classifier.model import Model, same_pictures
 from wdae.classifier.names import shorten, unknown_classes
 from wdae.classifier.self_test import MORE, Expected, SelfTest, coinciding, expected, self_test
 from wdae.nn.cosine import unit
-from wdae.printing import printable
+from wdae.printing import counted, printable
 
 OUT_OF_PLACE = 0.65
 """In models without a detector, an example that agrees with the others less than this share of what is usual
@@ -20,6 +21,7 @@ among them is out of place (chosen on validation classes: scripts/choose_thresho
 
 _NEIGHBOURS, _TEMPERATURE = 10, 5.0
 _EXAMPLES, _CONFUSIONS = 8, 3  # drawn, and shown
+_AT_ONCE = 2**23  # pairs of examples that are compared together
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class Explanation:
         """What its neighbours are to it."""
         return "listens to (class graph)" if self.listens else "nearest classes"
 
+    @property
+    def tried_on(self) -> str:
+        """How many of its pictures are recognised, and which were tried."""
+        right, n = self.trial.right, self.trial.n
+        if self.is_base:
+            return f"{right} of {n} held-out pictures"
+        some = f"its {self.shots} " if n < self.shots else ""
+        return f"{right} of {n}{' of ' if some else ' '}{some}examples, each left out in turn,"
+
     def as_json(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
@@ -88,7 +99,7 @@ class Explanation:
     def as_text(self) -> str:
         """For people."""
         kind = "base class" if self.is_base else "added class"
-        lines = [f"{shorten(self.name)}: {kind}, {self.shots} examples given"]
+        lines = [f"{shorten(self.name)}: {kind}, {counted(self.shots, 'example')} given"]
         if self.moved is not None and self.step is not None:
             lines.append(f"refinement moved its weight by {self.moved:.1f}° (step {self.step:.2f})")
         lines.append(f"\n{self.neighbours_title}:")
@@ -110,14 +121,13 @@ class Explanation:
         return "\n".join(lines)
 
     def _tried(self) -> list[str]:
-        how = "held-out pictures" if self.is_base else "examples that were left out in turn"
-        lines = [f"tried out: {self.trial.right} of {self.trial.n} {how} are recognised"]
+        lines = [f"tried out: {self.tried_on} are recognised"]
         if not self.trial.n:
-            lines = ["not tried out: that takes two examples, or held-out pictures"]
-        lines += [
-            f"  {one.share:6.1%} of pictures of the two are mistaken for each other: {shorten(one.name)}"
-            for one in self.trial.confusions[:_CONFUSIONS]
-        ]
+            takes = "held-out pictures of it" if self.is_base else "two examples"
+            lines = [f"not tried out: that takes {takes}"]
+        for one in self.trial.confusions[:_CONFUSIONS]:
+            line = f"  {one.share:6.1%} of {self.trial.mistaken(one)}"
+            lines.append(f"{line}: {shorten(one.name)}" if self.trial.n else line)
         if self.expected is not None:
             lines.append(
                 f"is it enough? about {self.expected.now:.0%} of its pictures will be recognised; with {MORE}"
@@ -200,6 +210,33 @@ def warnings_about(model: Model, name: str, *, try_out: bool = True) -> list[str
     return _warnings(name, tried, _examples(model, name))
 
 
+def used_twice(model: Model, new: Collection[int], most: int = 5) -> list[str]:
+    """Pictures that are examples of two classes: a sentence each.
+
+    Args:
+        new: the numbers of the examples that are looked for among all.
+        most: of more, the last sentence says how many there are.
+    """
+    if not new:
+        return []
+    wanted, names = set(new), list(model.state)
+    rows = [(number, row) for number, name in enumerate(names) for row in model.state[name]]
+    numbers = torch.tensor([number for number, _ in rows])
+    features = torch.stack([model.examples[row].feature for _, row in rows]).double()
+    own = torch.tensor([i for i, (_, row) in enumerate(rows) if row in wanted])
+    found: dict[frozenset[int], str] = {}
+    for some in own.split(max(1, _AT_ONCE // len(rows))):
+        same = same_pictures(features[some], features) & (numbers[some, None] != numbers)
+        for i in same.any(1).nonzero()[:, 0].tolist():
+            (one, row), (other, twin) = rows[some[i]], rows[int(same[i].to(torch.uint8).argmax())]
+            what = model.examples[row].source or "a vector"
+            line = f"{what} is an example of {shorten(names[one])!r} and of {shorten(names[other])!r}"
+            found.setdefault(frozenset((row, twin)), line)
+    lines = list(found.values())
+    more = [f"{len(lines) - most} other pictures are examples of two classes"] if len(lines) > most else []
+    return lines[:most] + more
+
+
 def _examples(model: Model, name: str) -> tuple[ExampleView, ...]:
     shown = model.examples_of(name)
     if len(shown) < 2:
@@ -219,8 +256,8 @@ def _warnings(name: str, tried: SelfTest, examples: tuple[ExampleView, ...]) -> 
     lines = []
     if (same := coinciding(tried)) is not None:
         lines.append(
-            f"{shorten(name)!r} nearly coincides with {shorten(same.name)!r}: {same.share:.0%} of pictures of"
-            " the two are mistaken for each other; is it the same class?"
+            f"{shorten(name)!r} nearly coincides with {shorten(same.name)!r}: {same.share:.0%} of"
+            f" {tried.mistaken(same)}; is it the same class?"
         )
     for i, example in enumerate(examples):
         if example.out_of_place:
@@ -247,7 +284,7 @@ def explanation_plot(model: Model, found: Explanation, folder: str | Path, name:
         _bars(right, names, chances, COLOURS[1])
         right.set_title("probabilities at its centre")
         moved = "" if found.moved is None else f", moved by {found.moved:.1f}°"
-        rows[0].suptitle(f"{shorten(found.name, 40)}: {found.shots} examples{moved}")
+        rows[0].suptitle(f"{shorten(found.name, 40)}: {counted(found.shots, 'example')}{moved}")
         if shown:
             strip = rows[1].subplots(1, len(shown), squeeze=False)[0]
             for axes, example, view in zip(strip, shown, found.examples, strict=False):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from wdae.errors import ModelError, StorageError
 
-Kind = Literal["add", "remove", "merge", "set"]
+Kind = Literal["add", "remove", "merge", "rename", "set"]
 State = dict[str, tuple[int, ...]]
 """Rows of the examples of each class that was added to, in the order in which the classes came."""
 
@@ -61,6 +61,8 @@ class Change:
             return f"expects {describe_share(self.novel_share)}"
         if self.kind == "merge":
             return f"merged {', '.join(map(repr, self.removed))} into {', '.join(map(repr, self.added))}"
+        if self.kind == "rename":
+            return f"renamed {', '.join(map(repr, self.removed))} to {', '.join(map(repr, self.added))}"
         if self.kind == "remove":
             return f"removed {', '.join(map(repr, self.removed))}"
         return "added " + ", ".join(f"{name!r} × {len(rows)}" for name, rows in self.added.items())

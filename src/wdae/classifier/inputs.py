@@ -12,6 +12,7 @@ from torch import Tensor
 from wdae.classifier.light.sources import find_pictures, is_feature_file, no_backbone
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone, files_as_set
+from wdae.data.findings import why_not
 from wdae.errors import DataError, listed
 from wdae.printing import warn
 from wdae.runs.progress import progress
@@ -28,17 +29,24 @@ class Examples:
 
 
 def read_examples(
-    model: Model, sources: Sequence[Path], class_name: str | None, *, skip_broken: bool = False
+    model: Model,
+    sources: Sequence[Path],
+    class_name: str | None,
+    *,
+    skip_broken: bool = False,
+    option: str = "",
 ) -> Examples:
     """Labelled examples: of one class from loose pictures, or of many from a folder or a file.
 
     Args:
         sources: with ``class_name``, pictures or folders of pictures of that class; without, one folder with
             a folder per class, or one file of features with labels.
-        skip_broken: leave unreadable pictures out (they are named in ``dropped``).
+        skip_broken: leave unreadable pictures out (``dropped`` names them, each with the reason).
+        option: the option of the command that names the class of all pictures, where it has one, for advice.
     """
+    by_option = f", or {option} and files" if option else ""
     if not sources:
-        raise DataError("nothing to learn from; give a folder with a folder per class, or --class and files")
+        raise DataError(f"nothing to learn from; give a folder with a folder per class{by_option}")
     if class_name is not None:
         class_name = class_name.strip() or class_name
         if len(sources) == 1 and is_feature_file(sources[0]):
@@ -51,13 +59,13 @@ def read_examples(
         return _embedded(model, files, [class_name] * len(files), skip_broken)
     if len(sources) > 1:
         raise DataError(
-            f"{len(sources)} files or folders, and no class for them; say which with --class NAME, or give"
-            " one folder with a folder per class"
+            f"{len(sources)} files or folders, and no class for them; give one folder with a folder per"
+            f" class{by_option}"
         )
     source = sources[0]
     if is_feature_file(source):
         return _labelled_features(source)
-    files, labels = _class_folders(source)
+    files, labels = _class_folders(source, option)
     return _embedded(model, files, labels, skip_broken)
 
 
@@ -89,10 +97,12 @@ def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_br
                 found.sources.setdefault(labels[row], []).append(images.describe(row))
                 seen.add(row)
             bar.update(len(piece.rows))
-    found.dropped = [images.describe(row) for row in range(len(images)) if row not in seen]
+    dropped = {row: why_not(images, row) for row in range(len(images)) if row not in seen}
+    found.dropped = list(dropped.values())
     empty = sorted(set(labels) - set(features))
     if empty:
-        raise DataError(f"class {empty[0]!r} has 0 readable pictures; give at least 1")
+        first = next(reason for row, reason in dropped.items() if labels[row] == empty[0])
+        raise DataError(f"class {empty[0]!r} has 0 readable pictures; give at least 1. The first: {first}")
     found.features = {name: torch.stack(features[name]) for name in dict.fromkeys(labels)}
     found.pictures = {name: torch.stack(pictures[name]) for name in dict.fromkeys(labels)}
     return found
@@ -126,18 +136,21 @@ def _refuse_class_folders(root: Path, name: str) -> None:
         )
 
 
-def _class_folders(root: Path) -> tuple[list[str], list[str]]:
+def _class_folders(root: Path, option: str) -> tuple[list[str], list[str]]:
     from wdae.data.findings import folders_in, left_out, pictures_in
 
     if not root.is_dir():
-        what = "does not exist" if not root.exists() else "is one file: say its class with --class NAME"
-        raise DataError(f"{root} {what}")
+        if not root.exists():
+            raise DataError(f"{root} does not exist")
+        advice = f"say its class with {option} NAME" if option else "give a folder with a folder per class"
+        raise DataError(f"{root} is one file; {advice}")
     names = folders_in(root)
     if not names:
         if pictures_in(root):
+            say = f"say their class with {option} NAME, or " if option else ""
             raise DataError(
-                f"{root} has pictures but no class folders; say their class with --class NAME, or put them"
-                " into a folder named after it"
+                f"{root} has pictures but no class folders; {say}put them into a folder named after their"
+                " class"
             )
         raise DataError(f"{root} is empty; expected one folder per class with its pictures inside")
     files: list[str] = []

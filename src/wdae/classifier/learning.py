@@ -34,6 +34,7 @@ from wdae.nn.cosine import unit
 from wdae.nn.graph import build_graph
 from wdae.nn.space import FeatureSpace
 from wdae.parts import Part
+from wdae.printing import counted
 from wdae.runs.progress import progress
 from wdae.runtime.randomness import derive_seed
 from wdae.stage2.config import MetaRecipe, SpaceConfig
@@ -269,8 +270,8 @@ def _too_few(bank: FeatureBank, played: FeatureBank) -> str | None:
     several = sum(count >= 2 for count in bank.counts(Part.BASE_TRAIN))
     needed = FEWEST_CLASSES + (0 if bank.has(Part.VALIDATION) else 2)
     return (
-        f"none: {several} base classes with 2 images or more to learn from; {needed} are needed. Added"
-        " classes keep their initial estimate"
+        f"none: {counted(several, 'base class', 'base classes')} with 2 images or more to learn from;"
+        f" {needed} are needed. Added classes keep their initial estimate"
     )
 
 

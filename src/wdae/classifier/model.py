@@ -21,6 +21,7 @@ from wdae.errors import ModelError, listed
 from wdae.methods.base import Support, WeightScorer
 from wdae.methods.calibration import BalancedScorer, steps_for
 from wdae.nn.cosine import unit
+from wdae.printing import counted
 
 _SMALLEST_NORM = 1e-12
 _SAME = 1e-4  # distance of unit features below which they are of the same picture
@@ -43,12 +44,16 @@ def _new_rows(features: Tensor, known: Sequence[Tensor]) -> list[int]:
     """The rows of unit features ``[k, D]`` that are not among the known ones, nor repeat a row before."""
     if len(features) == 1 and not known:
         return [0]
-    rows = torch.cat([features, *(feature[None] for feature in known)]).double()
-    squares = rows.square().sum(1)
-    apart = squares[: len(features), None] + squares - 2 * rows[: len(features)] @ rows.T  # [k, k + m]
-    same = (apart < _SAME**2).tril(-1)
-    same[:, len(features) :] = apart[:, len(features) :] < _SAME**2
+    same = same_pictures(features, torch.cat([features, *(feature[None] for feature in known)]))
+    same[:, : len(features)] = same[:, : len(features)].tril(-1)
     return (~same.any(1)).nonzero()[:, 0].tolist()
+
+
+def same_pictures(features: Tensor, others: Tensor) -> Tensor:
+    """Which unit features ``[k, D]`` and ``[m, D]`` are of the same picture, bool ``[k, m]``."""
+    features, others = features.double(), others.double()
+    apart = features.square().sum(1)[:, None] + others.square().sum(1) - 2 * features @ others.T
+    return apart < _SAME**2
 
 
 class Model:
@@ -82,7 +87,8 @@ class Model:
     def __repr__(self) -> str:
         sees = f"pictures by {self.backbone.name!r}, " if self.backbone is not None else ""
         n_base, n_added = len(self.base.names), len(self.added)
-        return f"Model({n_base} base classes, {n_added} added, {sees}features of size {self.base.dim})"
+        base = counted(n_base, "base class", "base classes")
+        return f"Model({base}, {n_added} added, {sees}features of size {self.base.dim})"
 
     def on(self, device: str) -> Model:
         """This model, its backbone computing on a device (``auto``: a GPU if there is one)."""
@@ -228,6 +234,16 @@ class Model:
         known = [example.feature for example in self.examples_of(into)]
         rows = [rows[i] for i in _new_rows(torch.stack([self.examples[row].feature for row in rows]), known)]
         self._go(self.history.extended("merge", {into: rows}, rest))
+
+    def rename(self, name: str, to: str) -> None:
+        """Call an added class otherwise; its examples stay."""
+        removable([name], self._base_index, self.added, "renamed")
+        to = check_name(to, self._separators)
+        if to in self.names:
+            raise ModelError(
+                f"class {shorten(to)!r} exists already; choose another name, or merge the two (wdae merge)"
+            )
+        self._go(self.history.extended("rename", {to: self._state[name]}, [name]))
 
     def set_novel_share(self, share: float | None) -> None:
         """Expect this share of the pictures to be of added classes from now on.

@@ -10,6 +10,8 @@ from wdae.printing import printable
 
 UNKNOWN = "unknown"
 """What is said of a picture that resembles no class."""
+GROUPS = ("added", "base")
+"""What stands for all classes of a kind where classes are named, as in ``--only added``."""
 LONGEST = 200
 """Letters of a name; file systems and tables take no more."""
 
@@ -50,6 +52,11 @@ def check_name(name: str, separators: bool = False) -> str:
         raise ModelError(
             f"class name {shown!r} is what a picture is called that resembles no class; use another name,"
             " such as 'other'"
+        )
+    if composed.strip() in GROUPS:
+        raise ModelError(
+            f"class name {shown!r} means all {composed.strip()} classes, as in --only {composed.strip()}; use"
+            " another name"
         )
     if composed in (".", ".."):
         raise ModelError(f"class name {shown!r} means a folder; use another name")
@@ -115,8 +122,14 @@ def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str])
     return names
 
 
-def removable(names: Iterable[str], base: Collection[str], added: Sequence[str]) -> list[str]:
-    """The classes to remove, each once; a base class and one that is not there are errors."""
+def removable(
+    names: Iterable[str], base: Collection[str], added: Sequence[str], done: str = "removed"
+) -> list[str]:
+    """The classes to remove, each once; a base class and one that is not there are errors.
+
+    Args:
+        done: what is to be done with them, for messages.
+    """
     names = list(dict.fromkeys(names))
     if not names:
         raise ModelError("no classes to remove; name at least one")
@@ -124,7 +137,7 @@ def removable(names: Iterable[str], base: Collection[str], added: Sequence[str])
     if learned:
         raise ModelError(
             f"{shorten(learned[0])!r} is a base class, part of what the model was learned from, and cannot"
-            " be removed; classes that were added can"
+            f" be {done}; classes that were added can"
         )
     missing = [name for name in names if name not in added]
     if missing:

@@ -15,6 +15,7 @@ from wdae.bank import FeatureBank
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.head import Head
 from wdae.classifier.model import Model
+from wdae.classifier.names import shorten
 from wdae.methods.calibration import SHOTS, WAYS, step_for
 from wdae.parts import Part
 from wdae.runtime.randomness import derive_seed
@@ -57,6 +58,12 @@ class SelfTest:
     n: int
     right: int
     confusions: tuple[Confusion, ...]
+
+    def mistaken(self, other: Confusion) -> str:
+        """What the share of a confusion is a share of; where nothing was tried, of the other's pictures."""
+        if self.n:
+            return "pictures of the two are mistaken for each other"
+        return f"pictures of {shorten(other.name)!r} are taken for it"
 
 
 @torch.no_grad()

@@ -181,6 +181,8 @@ def _own_classes(name: str) -> tuple[Tensor, ...] | None:
 
 def _from_features(bank: FeatureBank, job: LearnJob, work: Work, info: Mapping[str, Any]) -> Model:
     """A model learned from features takes pictures too, with the backbone that they came from."""
+    for name in bank.select(Part.BASE_TRAIN).names:
+        check_name(name, separators=True)
     backbone = None if job.backbone is None else _backbone(job.backbone, job)
     if backbone is not None:
         if backbone.dim != bank.dim:

@@ -13,11 +13,13 @@ from wdae.classifier.history import describe_share
 from wdae.classifier.light.facts import ModelFacts
 from wdae.classifier.names import shorten
 from wdae.methods.records import RATE
-from wdae.printing import cell, size_text
+from wdae.printing import cell, counted, size_text
 
 _SHOWN = 30
 _NAMED = 200  # base classes
 _BEFORE = "_before"
+MEASURED = "measured_on"
+"""What of a model's info says on which pictures its figures were measured, where they are not its user's."""
 _LABELS = {
     "accuracy_base": "accuracy among base classes",
     "ece_base": "calibration error, base classes",
@@ -94,6 +96,8 @@ def print_summary(facts: dict[str, Any]) -> None:
                 before = figures.get(key + _BEFORE)
                 table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
+        if measured := facts["info"].get(MEASURED):
+            console.print(cell(f"measured on {measured}"), soft_wrap=True)
     if added:
         table = Table(title="Added classes", title_justify="left")
         table.add_column("class")
@@ -117,8 +121,10 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
         return describe_share(share)
     if not protecting:
         return "pictures of any class alike; there were no held-out ones to find a balance on"
-    by_shots = ", ".join(f"{100 * value:.3g} % from {k}" for k, value in protecting.items())
-    return f"{describe_share(None)}; by number of examples of these classes: {by_shots}"
+    by_shots = ", ".join(
+        f"{100 * value:.2g} % with {counted(int(k), 'example')} of each" for k, value in protecting.items()
+    )
+    return f"{describe_share(None)}: {by_shots}"
 
 
 def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
@@ -157,7 +163,8 @@ def label(figure: str) -> str:
         return f"{unseen}{added}: share called unknown at {_percent(RATE)} false alarms"
     if figure.startswith("strays_"):
         size = figure.removeprefix("strays_")
-        return f"a stray among {size} examples: share noticed at {_percent(RATE)} false warnings or fewer"
+        rate = _percent(RATE)
+        return f"an example of another class among {size}: share noticed at {rate} false warnings or fewer"
     if figure.startswith("accuracy_added_"):
         return f"accuracy of {figure.removeprefix('accuracy_added_')}-shot added classes among all classes"
     if figure.startswith("ece_added_"):

@@ -1,4 +1,4 @@
-"""``wdae add``, ``remove``, ``merge``, ``set``, ``undo`` and ``redo``: commands that change a model."""
+"""Commands that change a model: ``add``, ``remove``, ``merge``, ``rename``, ``set``, ``undo``, ``redo``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from wdae.cli.options import (
     check_sources,
     parse_share,
 )
-from wdae.printing import say, warn
+from wdae.printing import counted, say, warn
 
 if TYPE_CHECKING:
+    from wdae.classifier.head import Head
+    from wdae.classifier.light.facts import ModelFacts
     from wdae.classifier.model import Model as Classifier
 
 _TRIED_OUT = 20  # classes; of more at once, wdae explain tells
@@ -53,8 +55,7 @@ def add(
     """
     check_model(model)
     sources = tuple(check_sources(sources))
-    from wdae.classifier.cost import cost
-    from wdae.classifier.explain import warnings_about
+    from wdae.classifier.explain import used_twice, warnings_about
     from wdae.classifier.inputs import read_examples
     from wdae.classifier.names import lookalikes
     from wdae.classifier.store import changing, load
@@ -65,19 +66,24 @@ def add(
     if class_name is not None and not update:
         opened.refuse_known([class_name.strip()], more)
     lenient = skip_broken and not strict
-    found = read_examples(opened, sources, class_name, skip_broken=lenient)  # others need not wait for it
+    found = read_examples(  # others need not wait for it
+        opened, sources, class_name, skip_broken=lenient, option="--class"
+    )
     if not update:
         opened.refuse_known(found.features, more)
     opened.checked(found.features, update=update)
     warn_unreadable(found.dropped)
     with changing(model, patience=patience, opened=opened) as changed:
         head, shots = changed.head, {name: changed.shots(name) for name in found.features}
-        known = changed.names
+        known, base = changed.names, set(changed.base.names)
         changed.add(found.features, update=update, sources=found.sources, pictures=found.pictures)
     for name, rows in found.features.items():
         new = changed.shots(name) - shots[name]
         again = f" ({len(rows) - new} were there already, or given twice)" if new < len(rows) else ""
-        say(f"{name}: {new} examples added{again}, {changed.shots(name)} in all")
+        in_all = f"{changed.shots(name):,} in all"
+        if name in base:
+            in_all += ", beside those it was learned from"
+        say(f"{name}: {counted(new, 'example')} added{again}, {in_all}")
         for line in warnings_about(changed, name, try_out=len(found.features) <= _TRIED_OUT):
             warn(f"warning: {line}")
     for name, other in lookalikes([name for name in found.features if name not in known], known):
@@ -85,14 +91,10 @@ def add(
             f"warning: {name!r} is a class beside {other!r}; if they are one: wdae merge {model} {name!r}"
             f" --into {other!r}"
         )
-    price = cost(changed, head)
-    if price is None:
-        say(
-            "base classes: what it costs them cannot be told; this model keeps no held-out pictures of them."
-            f" On labelled pictures of yours: wdae evaluate {model} DIR"
-        )
-    else:
-        say(price.as_text())
+    new_rows = [row for name in shots for row in changed.state.get(name, ())[shots[name] :]]
+    for line in used_twice(changed, new_rows):
+        warn(f"warning: {line}; wdae undo {model} takes this change back")
+    _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
 
 
@@ -108,7 +110,7 @@ def remove(model: Model, /, *classes: str, patience: Patience = 60.0) -> None:
     from wdae.classifier.light.facts import remove_classes
 
     changed = remove_classes(model, classes, patience)
-    say(f"{model}: {len(changed.names)} classes ({len(changed.added)} added)")
+    say(f"{model}: {_size(changed)}")
 
 
 def merge(
@@ -127,9 +129,37 @@ def merge(
     from wdae.classifier.store import changing
 
     with changing(model, patience=patience) as changed:
+        head = changed.head
         changed.merge(classes, into)
-    say(f"{into}: {changed.shots(into)} examples given")
+    beside = ", beside those it was learned from" if into in changed.base.names else ""
+    say(f"{into}: {counted(changed.shots(into), 'example')} given{beside}")
+    _say_cost(model, changed, head)
     say(f"{model}: {_size(changed)}")
+
+
+def rename(
+    model: Model,
+    old: Annotated[str, Parameter(name="OLD")],
+    new: Annotated[str, Parameter(name="NEW")],
+    /,
+    *,
+    patience: Patience = 60.0,
+) -> None:
+    """Call an added class otherwise: wdae rename model lion Lion. wdae undo takes it back.
+
+    Parameters
+    ----------
+    old
+        The name of a class that was added.
+    new
+        Its new name, which no class may have.
+    """
+    check_model(model)
+    from wdae.classifier.store import changing
+
+    with changing(model, patience=patience) as changed:
+        changed.rename(old, new.strip() or new)
+    say(f"{model}: {old} is {changed.added[-1]} now; {_size(changed)}")
 
 
 def set_(model: Model, setting: Literal["novel-share"], value: str, /, *, patience: Patience = 60.0) -> None:
@@ -196,5 +226,18 @@ def _say_where(path: Path, model: Classifier) -> None:
     say(f"{path}: {at}; {_size(model)}")
 
 
-def _size(model: Classifier) -> str:
-    return f"{len(model.names)} classes ({len(model.added)} added)"
+def _say_cost(path: Path, model: Classifier, before: Head) -> None:
+    from wdae.classifier.cost import cost
+
+    price = cost(model, before)
+    if price is None:
+        say(
+            "base classes: what it costs them cannot be told; this model keeps no held-out pictures of them."
+            f" On labelled pictures of yours: wdae evaluate {path} DIR"
+        )
+    else:
+        say(price.as_text())
+
+
+def _size(model: Classifier | ModelFacts) -> str:
+    return f"{counted(len(model.names), 'class', 'classes')} ({len(model.added)} added)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wdae.cli.options import Csv, Force, Json, Output, Resume, check_bank
+from wdae.cli.options import Csv, Force, Json, Output, Resume, check_bank, refuse_two_forms
 from wdae.cli.recipe import recipe_command
 from wdae.comparison.config import CompareRecipe
 from wdae.errors import RecipeError
@@ -34,6 +34,7 @@ def compare(
     document
         A Markdown document to put the table into as well, such as docs/results.md.
     """
+    refuse_two_forms(json, csv)
     if not resume:
         check_bank(recipe.bank)
     if document is not None and recipe.seeds:

@@ -19,6 +19,7 @@ from wdae.cli.options import (
     check_sources,
     parse_only,
     parse_share,
+    refuse_two_forms,
 )
 from wdae.errors import ModelError
 from wdae.printing import json_text, say
@@ -88,6 +89,7 @@ def evaluate(
     precision
         Of the denoiser's matrix products; auto: bfloat16 where the hardware computes in it.
     """
+    refuse_two_forms(json, csv)
     if bank is None:
         _evaluate_model(methods, output, json, csv, expect, only, strict)
         return

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from wdae.cli.options import Expect, Model, Only, check_model, parse_only, parse_share
-from wdae.printing import say, size_text
+from wdae.printing import counted, say, size_text
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "linear": ".safetensors"}
 
@@ -74,4 +74,4 @@ def export(
     else:
         export_torchscript(opened, path, part, expect=share, only=chosen)
     n_classes = len(opened.head_for(only=chosen).names)
-    say(f"{path}: {n_classes} classes, {size_text(path.stat().st_size)}")
+    say(f"{path}: {counted(n_classes, 'class', 'classes')}, {size_text(path.stat().st_size)}")

@@ -22,9 +22,10 @@ from wdae.cli.options import (
     check_sources,
     parse_only,
     parse_share,
+    refuse_two_forms,
 )
 from wdae.errors import DataError, ModelError
-from wdae.printing import json_text, say
+from wdae.printing import counted, json_text, say
 
 
 def predict(
@@ -74,6 +75,7 @@ def predict(
         The cluster's address; without, one is started on this machine.
     """
     check_model(model)
+    refuse_two_forms(json, csv)
     if top < 1:
         raise ModelError(f"at least 1 class is shown, got --top {top}")
     if not 0 <= false_alarms <= 1:
@@ -125,10 +127,12 @@ def predict(
             temporary.open("w", encoding="utf-8") as file,
         ):
             count = sum(bool(file.write(line + "\n")) for line in lines(work)) - headed
-        say(f"{output}: {count} lines")
+        say(f"{output}: {counted(count, 'line')}")
     warn_unreadable(unreadable)
     if unreadable and (strict or not skip_broken or not count):
-        raise DataError(f"{len(unreadable)} pictures cannot be read; {count} others were classified")
+        raise DataError(
+            f"{counted(len(unreadable), 'picture')} cannot be read; {count} others were classified"
+        )
 
 
 def info(model: Model, /, *, json: Json = False) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from wdae.classifier.names import GROUPS
 from wdae.errors import DataError, ModelError
 from wdae.storage.manifest import absent
 
@@ -61,6 +62,11 @@ Only = Annotated[
 
 def check_model(model: Path) -> None:
     """Refuse, before torch is loaded, what is no model as far as its files go."""
+    if model.suffix == ".onnx" and model.is_file():
+        raise ModelError(
+            f"{model} is an export, which onnxruntime runs (docs/guides/deploy.md); for a model to ask and"
+            f" change: wdae learn --from {model} -o MODEL"
+        )
     if not os.path.lexists(model / "model.json"):
         raise absent(model, "model.json", "a model", "; make one with: wdae learn -o MODEL")
 
@@ -120,7 +126,7 @@ def parse_only(words: Sequence[str] | None, names: Collection[str]) -> str | lis
     """
     if not words:
         return None
-    if len(words) == 1 and words[0] in ("added", "base"):
+    if len(words) == 1 and words[0] in GROUPS:
         return words[0]
     return [
         part.strip()
@@ -128,6 +134,12 @@ def parse_only(words: Sequence[str] | None, names: Collection[str]) -> str | lis
         for part in ([word] if word in names else word.split(","))
         if part.strip()
     ]
+
+
+def refuse_two_forms(json: bool, csv: bool) -> None:
+    """Refuse ``--json`` together with ``--csv``: output has one form."""
+    if json and csv:
+        raise ModelError("output is in one form; give --json or --csv")
 
 
 def shown_default(value: Any) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from wdae.cli.options import Csv, Json, check_sources
+from wdae.cli.options import Csv, Json, check_sources, refuse_two_forms
 from wdae.printing import say
 
 
@@ -39,6 +39,7 @@ def runs(
     output
         Folder for runs.csv and the overlaid curves (curves.png, curves.svg).
     """
+    refuse_two_forms(json, csv)
     given = check_sources(folders)
     from wdae.errors import MissingExtraError, RunError
     from wdae.evaluation.text_table import show

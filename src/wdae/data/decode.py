@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ SUFFIXES = frozenset(
     | ({".avif"} if _AVIF else set())
     | ({".heic", ".heif", ".hif"} if _HEIC else set())
 )
-HEIC_ADVICE = "pip install 'wdae[heic]'"
+HEIC_HINT = "; HEIC is with: pip install 'wdae[heic]'"
 
 MAX_PIXELS = 2**26
 """Larger pictures are refused from their header; JPEGs, decoded at a fraction, at twice that."""
@@ -73,9 +74,11 @@ def decode(data: bytes, at_least: int | None = None) -> Pixels:
     except (DataError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        raise DataError(f"{error}; at most {MAX_PIXELS} pixels are accepted") from error
+        has = re.search(r"\d+", str(error))  # Pillow's own limit is far above ours; its size is what counts
+        many = f"{int(has[0]):,}" if has else "too many"
+        raise DataError(f"has {many} pixels; at most {MAX_PIXELS:,} pixels are accepted") from error
     except UnidentifiedImageError as error:
-        advice = f"; HEIC is with: {HEIC_ADVICE}" if _is_heic(data) else ""
+        advice = HEIC_HINT if _is_heic(data) else ""
         raise DataError(f"not a picture that is read ({', '.join(FORMATS)}){advice}") from error
     except Exception as error:  # decoders raise anything at all on malformed input
         raise DataError(f"cannot be decoded: {str(error)[:200]}") from error
@@ -189,7 +192,7 @@ def _check_size(width: int, height: int, data: bytes) -> None:
     is_jpeg = data[:2] == b"\xff\xd8"
     most = 2 * MAX_PIXELS if is_jpeg else MAX_PIXELS
     if width < 1 or height < 1 or width * height > most:
-        raise DataError(f"is {width} × {height} pixels; at most {most} pixels are accepted")
+        raise DataError(f"is {width} × {height} pixels; at most {most:,} pixels are accepted")
     scans = data.count(b"\xff\xda") if is_jpeg else 1
     if scans > MAX_SCANS or scans * width * height > _MAX_SCANNED:
         raise DataError(f"has {scans} passes over {width} × {height} pixels; that would take too long")

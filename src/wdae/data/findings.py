@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wdae.data.decode import FORMATS, HEIC_ADVICE, SUFFIXES
+from wdae.data.decode import FORMATS, HEIC_HINT, SUFFIXES
 from wdae.data.image_set import ImageSet
 from wdae.data.source import FileNames, FileSource
 from wdae.errors import DataError, StorageError, listed
@@ -104,18 +104,27 @@ def left_out(others: Sequence[str]) -> str:
     """
     kinds = ", ".join(FORMATS)
     heic = any(name.lower().endswith((".heic", ".heif", ".hif")) for name in others)
-    advice = f"; HEIC is with: {HEIC_ADVICE}" if heic else ""
+    advice = HEIC_HINT if heic else ""
     return f"{len(others)} left out, not of a kind that is read ({kinds}): {listed(others, 5)}{advice}"
 
 
 def warn_left_out(images: ImageSet, read: npt.NDArray[np.int64], strict: str = STRICT) -> None:
     """Name every picture of a set that could not be read; ``read`` are the numbers of those that could."""
     left_out = np.setdiff1d(np.arange(len(images)), read).tolist()
-    warn_unreadable([images.describe(row) for row in left_out], strict)
+    warn_unreadable([why_not(images, row) for row in left_out], strict)
+
+
+def why_not(images: ImageSet, row: int) -> str:
+    """A picture that could not be read, with the reason."""
+    try:
+        images.read(row)
+    except DataError as error:
+        return str(error)
+    return images.describe(row)
 
 
 def warn_unreadable(unreadable: Sequence[str], strict: str = STRICT) -> None:
-    """Name every picture that was left out because it could not be read, and the option that forbids it."""
+    """Name every picture that was left out, with the reason, and the option that makes it an error."""
     for name in unreadable:
         warn(f"left out, cannot be read: {name}")
     if unreadable:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any
 
 import torch
 
-from wdae.errors import ModelError, nearest
+from wdae.errors import ModelError, did_you_mean, nearest
 from wdae.methods.base import Method
 from wdae.methods.baselines.activations import Activations
 from wdae.methods.baselines.feat import Feat
@@ -174,10 +176,27 @@ def make(name: str, **options: Any) -> Method:
         own = {key: value for key, value in options.items() if key not in _SETTING}
         method = kind(Setting(**{key: options[key] for key in _SETTING if key in options}), **own)
     except TypeError as error:
+        takes = _options_of(kind)
+        odd = [key for key in options if takes is not None and key not in (*takes, *_SETTING)]
+        if takes is not None and odd:
+            has = f"its options: {', '.join(takes)}" if takes else "it has none"
+            raise ModelError(
+                f"{name} has no option {odd[0]!r}{did_you_mean(odd[0], takes)} ({has})"
+            ) from error
         given = ", ".join(options) or "no options"
         raise ModelError(f"{name} cannot be made with {given}: {error}") from error
     method.options = own
     return method
+
+
+def _options_of(kind: type[Method]) -> list[str] | None:
+    """The options that a method is made with; None where it takes any."""
+    makers: list[Callable[..., Any]] = [_wdae, WDAE] if kind is WDAE else [kind]
+    found = [one for maker in makers for one in signature(maker).parameters.values()]
+    if kind is not WDAE and any(one.kind is one.VAR_KEYWORD for one in found):
+        return None
+    made = ("self", "setting", "denoiser", "kind", *_SETTING)
+    return [one.name for one in found if one.kind is not one.VAR_KEYWORD and one.name not in made]
 
 
 def _wdae(

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from wdae.classifier.names import check_name
 from wdae.classifier.store import load
 from wdae.errors import DataError
+from wdae.printing import counted
 from wdae.serve.database.tables import ModelRow
 from wdae.serve.engine import Question, answers, embedded
 from wdae.serve.jobs import Job, Work
@@ -67,7 +68,8 @@ def import_zip(service: Service, job: Job) -> str:
                 job.result["added"] = job.result.get("added", 0) + len(outcome.added)
                 job.result["revision"] = outcome.revision
     service.pictures.delete_incoming(job.id)
-    return f"{job.result.get('added', 0)} pictures taught, {job.result.get('refused_count', 0)} refused"
+    taught = counted(job.result.get("added", 0), "picture")
+    return f"{taught} taught, {job.result.get('refused_count', 0)} refused"
 
 
 def predict_many(service: Service, job: Job) -> str:
@@ -94,7 +96,7 @@ def predict_many(service: Service, job: Job) -> str:
                     lines.append(json.dumps({"file": file, "prediction": answer}))
             service.pictures.put_part(job.id, job.done, "".join(line + "\n" for line in lines).encode())
     service.pictures.delete_incoming(job.id)
-    return f"{job.done} pictures classified, {job.result.get('refused_count', 0)} refused"
+    return f"{counted(job.done, 'picture')} classified, {job.result.get('refused_count', 0)} refused"
 
 
 def learn(service: Service, job: Job) -> str:

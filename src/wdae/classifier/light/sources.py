@@ -12,8 +12,7 @@ from wdae.backbones.graphs import has_runtime
 from wdae.calibration.familiarity import Array
 from wdae.classifier.light.folder import ModelFolder
 from wdae.data.decode import SUFFIXES
-from wdae.data.findings import left_out
-from wdae.data.image_set import ImageSet
+from wdae.data.findings import left_out, why_not
 from wdae.errors import DataError, ModelError
 from wdae.printing import warn
 from wdae.runs.progress import progress
@@ -69,15 +68,6 @@ def no_backbone() -> ModelError:
         "this model was learned from features and has no backbone for pictures; give a file of features"
         f" ({', '.join(sorted(FEATURE_SUFFIXES))})"
     )
-
-
-def why_not(images: ImageSet, row: int) -> str:
-    """A picture that could not be read, with the reason."""
-    try:
-        images.read(row)
-    except DataError as error:
-        return str(error)
-    return images.describe(row)
 
 
 def _is_light(device: str, count: int) -> bool:

@@ -15,6 +15,7 @@ from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
 from wdae.classifier.self_test import MORE, coinciding
 from wdae.nn.cosine import unit
+from wdae.printing import counted
 from wdae.serve.engine.loaded import Answer, Loaded
 from wdae.serve.schemas import (
     ChangedPicture,
@@ -64,7 +65,7 @@ def class_insight(loaded: Loaded, class_id: str) -> ClassInsight:
 
 def _enough(found: Explanation) -> str:
     if found.expected is None:
-        return f"{found.shots} examples; what more would bring is not known of this model"
+        return f"{counted(found.shots, 'example')}; what more would bring is not known of this model"
     now, more = found.expected.now, found.expected.more
     expected = f"about {now:.0%} of its pictures will be recognised"
     if more - now < _ENOUGH:
@@ -226,23 +227,21 @@ def sentences(answer: Answer) -> tuple[list[str], Explanation]:
         name = loaded.classes[loaded.placed[picture]]
         lines.append(f"the nearest taught picture is of {shorten(name)} (cosine {cosine:.2f})")
     about = loaded.explained(best)
-    kind = "a base class" if about.is_base else f"an added class with {about.shots} examples"
-    tried = ""
-    if about.trial.n:
-        how = "held-out pictures" if about.is_base else "examples, each left out in turn,"
-        tried = f": {about.trial.right} of {about.trial.n} {how} are recognised"
+    kind = "a base class" if about.is_base else f"an added class with {counted(about.shots, 'example')}"
+    tried = f": {about.tried_on} are recognised" if about.trial.n else ""
     lines.append(f"{shorten(best)} is {kind}{tried}")
     if about.neighbours and not about.is_base:
         near = " and ".join(shorten(one.name) for one in about.neighbours[:2])
         lines.append(f"{shorten(best)} {'listens most to' if about.listens else 'is most like'} {near}")
     if (same := coinciding(about.trial)) is not None:
         lines.append(
-            f"{shorten(best)} nearly coincides with {shorten(same.name)}: {same.share:.0%} of pictures of the"
-            " two are mistaken for each other"
+            f"{shorten(best)} nearly coincides with {shorten(same.name)}: {same.share:.0%} of"
+            f" {about.trial.mistaken(same)}"
         )
     elif about.trial.confusions:
         one = about.trial.confusions[0]
-        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of the two")
+        of = "the two" if about.trial.n else shorten(one.name)
+        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of {of}")
     return lines, about
 
 

@@ -30,13 +30,15 @@ from wdae.serve.teaching import Shown, Teaching
 from wdae.serve.uploads import Refused, shown_name
 
 router = APIRouter(prefix="/models/{m}", tags=["examples"])
+NOTHING = "nothing was taught: all pictures were refused"
 JPEG: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}
 }
 
 
-@router.post("/examples", status_code=201)
+@router.post("/examples", status_code=201, responses={200: {"model": Taught, "description": NOTHING}})
 async def teach(
+    response: Response,
     service: CurrentService,
     me: Teacher,
     m: ModelId,
@@ -47,7 +49,8 @@ async def teach(
 ) -> Taught:
     """Teach a model: pictures, and the class of each, which is made where there is none of that name.
 
-    A picture that cannot be read is refused by itself, and the others go on.
+    A picture that cannot be read is refused by itself, and the others go on: 201, or 200 where all of them
+    were refused.
     """
     names = classes if classes is not None else [class_ or ""] * len(files)
     if len(names) != len(files) or (class_ is None) == (classes is None):
@@ -62,6 +65,8 @@ async def teach(
     )
     shown = [one for one in found if isinstance(one, Shown)]
     outcome = await run_sync(teaching.teach, shown)
+    if not outcome.added:
+        response.status_code = 200
     refused = [(one.name, one.reason) for one in found if isinstance(one, Refused)] + outcome.refused
     return Taught(
         revision=outcome.revision,

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from wdae.classifier.history import describe_share
 from wdae.classifier.names import shorten
+from wdae.printing import counted
 from wdae.serve.database.revisions import model_row, redo_target
 from wdae.serve.database.tables import ClassName, Revision
 from wdae.serve.problems import ConflictError
@@ -110,12 +111,14 @@ class _Names:
             case "remove":
                 return f"took out {many}"
             case "delete":
-                return "deleted for good" + (f": {what['pictures']} pictures" if "pictures" in what else "")
+                return "deleted for good" + (
+                    f": {counted(what['pictures'], 'picture')}" if "pictures" in what else ""
+                )
             case "merge":
                 merged = ", ".join(self.at(one, number) for one in what["from"])
                 return f"merged {merged} into {self.at(what['into'], number)}"
             case "move":
-                return f"moved {what['pictures']} pictures to {self.at(what['into'], number)}"
+                return f"moved {counted(what['pictures'], 'picture')} to {self.at(what['into'], number)}"
             case "set":
                 return f"expects {describe_share(what['novel_share'])}"
             case "undo" | "redo":

@@ -58,7 +58,7 @@ async def learn_model(
     name: Annotated[str, Form(min_length=1, max_length=200, description="of the model to be")],
     kind: Annotated[Literal["learn"], Form()] = "learn",
 ) -> JobOut:
-    """Learn a model from a zip with a folder of pictures per class, ten classes or more."""
+    """Learn a model from a zip with a folder of pictures per class; of twelve or more, with a denoiser."""
     return await run_sync(_start, service, me.name, kind, None, {"name": name, "backbone": "embedded"}, file)
 
 

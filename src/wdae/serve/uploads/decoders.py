@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wdae.classifier.names import shorten
+from wdae.data.decode import HEIC_HINT
 from wdae.errors import DataError
 from wdae.printing import printable, size_text
 from wdae.runtime.process import available_cores
@@ -41,6 +42,9 @@ class Refused(DataError):  # noqa: N818
     """A picture that is not taken, by its name, and why."""
 
     def __init__(self, name: str, reason: str) -> None:
+        reason = reason.replace(
+            HEIC_HINT, "; a HEIC photo is to be saved as JPEG first"
+        )  # nobody here has pip
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, printable(reason)
 
