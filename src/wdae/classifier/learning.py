@@ -27,7 +27,7 @@ from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.methods.base import Method, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.many_shots import draw_posterior
+from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
@@ -151,6 +151,8 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
         seed = derive_seed(config.seed, "base weights")
         found, _ = learn_weights(train, None, epochs, seed, images=n_images)
         weights = unit(found.float())
+    space = method.space if isinstance(method, WDAE) else None
+    _regress(method, bank if space is None else in_space(bank, space), config.seed, again=True)
     if isinstance(method, WDAE) and graph is not None:
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     info = base.info | {RETURNED: True}
@@ -179,7 +181,8 @@ def _knowledge(
         train, each = seen.select(Part.BASE_TRAIN), max(1, len(known.anchors) // max(1, known.n_base))
         drawn = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
         assert drawn is not None
-        method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base)
+        method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base, regressed=None)
+    _regress(method, seen, config.seed)
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None
@@ -211,6 +214,15 @@ def _knowledge(
     return BaseKnowledge(
         train.names, weights, train.counts, method, base.scale, graph, info, held_out, detector
     )
+
+
+def _regress(method: Weighing, bank: FeatureBank, seed: int, again: bool = False) -> None:
+    """Regressed base weights for a posterior that wants them and has none, or ``again`` where it has some."""
+    known = method.posterior
+    if known is not None and known.intercepts and (known.regressed is None) != again:
+        each, drawn = max(1, len(known.anchors) // max(1, known.n_base)), derive_seed(seed, "anchors")
+        found = regressed_base(bank.select(Part.BASE_TRAIN), bank, each, known.strength, drawn)
+        method.posterior = replace(known, regressed=found)
 
 
 def _in_space(some: FeatureBank, bank: FeatureBank, space: FeatureSpace) -> FeatureBank:

@@ -22,7 +22,7 @@ from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, WeightGenerator
-from wdae.methods.many_shots import draw_posterior
+from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.posterior import Posterior
@@ -154,15 +154,19 @@ def posterior_of(
     config: EvaluationConfig, bank: FeatureBank, seed: int, device: torch.device | str = "cpu"
 ) -> Posterior | None:
     """How classes with enough shots are fitted further, beside base images in the method's space."""
-    train = bank.select(Part.BASE_TRAIN, device=device)
+    train, drawn = bank.select(Part.BASE_TRAIN, device=device), derive_seed(seed, "anchors")
+    regressed = None
+    if config.anchors and config.intercepts:
+        regressed = regressed_base(train, bank, config.anchors, config.prior, drawn)
     return draw_posterior(
         train,
         config.anchors,
         config.prior,
-        derive_seed(seed, "anchors"),
+        drawn,
         share=config.anchor_share,
         intercepts=config.intercepts,
         fewest=config.fewest_shots,
+        regressed=regressed,
     )
 
 
