@@ -126,7 +126,7 @@ def learn_from_bank(
         found = _balanced_estimate(bank, seed)
         facts["denoiser"] = "none, as asked for" if method is not None else reason
     facts |= info or {}
-    knowledge = _knowledge(found, bank, played, config, facts, outliers, background)
+    knowledge = _knowledge(found, bank, played, config, facts, outliers, background, not learned_here)
     if found.balance is not None and (enough := accuracy_by_shots(knowledge, bank, config.seed)):
         found.balance = replace(found.balance, figures={**found.balance.figures, **enough})
     return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
@@ -151,8 +151,6 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
         seed = derive_seed(config.seed, "base weights")
         found, _ = learn_weights(train, None, epochs, seed, images=n_images)
         weights = unit(found.float())
-    space = method.space if isinstance(method, WDAE) else None
-    _regress(method, bank if space is None else in_space(bank, space), config.seed, again=True)
     if isinstance(method, WDAE) and graph is not None:
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     info = base.info | {RETURNED: True}
@@ -167,8 +165,13 @@ def _knowledge(
     info: dict[str, Any],
     outliers: Mapping[str, Tensor] | None,
     background: tuple[Tensor, ...] | None,
+    brought: bool,
 ) -> BaseKnowledge:
-    """The method on all base classes, its balance measured on those that it was trained on."""
+    """The method on all base classes, its balance measured on those that it was trained on.
+
+    Base weights are regressed where the bank has ``brought`` its own. Others learn again from held-out images
+    when all is found: what was found beside regressed ones would not hold.
+    """
     seen, tried = bank, played
     if isinstance(method, WDAE) and method.space is not None:
         seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
@@ -182,7 +185,11 @@ def _knowledge(
         drawn = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
         assert drawn is not None
         method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base, regressed=None)
-    _regress(method, seen, config.seed)
+    known = method.posterior
+    if known is not None and known.intercepts and (known.regressed is None) == brought:
+        order = derive_seed(config.seed, "anchors")
+        regressed = regressed_base(seen, known.strength, order) if brought else None
+        method.posterior = replace(known, regressed=regressed)
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None
@@ -214,15 +221,6 @@ def _knowledge(
     return BaseKnowledge(
         train.names, weights, train.counts, method, base.scale, graph, info, held_out, detector
     )
-
-
-def _regress(method: Weighing, bank: FeatureBank, seed: int, again: bool = False) -> None:
-    """Regressed base weights for a posterior that wants them and has none, or ``again`` where it has some."""
-    known = method.posterior
-    if known is not None and known.intercepts and (known.regressed is None) != again:
-        each, drawn = max(1, len(known.anchors) // max(1, known.n_base)), derive_seed(seed, "anchors")
-        found = regressed_base(bank.select(Part.BASE_TRAIN), bank, each, known.strength, drawn)
-        method.posterior = replace(known, regressed=found)
 
 
 def _in_space(some: FeatureBank, bank: FeatureBank, space: FeatureSpace) -> FeatureBank:

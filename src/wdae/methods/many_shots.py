@@ -49,16 +49,15 @@ def _some_of_each(train: ClassSet, per_class: int, seed: int) -> tuple[Tensor, T
     return order[place < per_class], keys
 
 
-def regressed_base(
-    train: ClassSet, bank: FeatureBank, per_class: int, strength: float, seed: int
-) -> Tensor | None:
-    """Base weights and intercepts ``[N, D + 1]`` of a posterior, from at most so many images of each class.
+def regressed_base(bank: FeatureBank, strength: float, seed: int, device: Any = "cpu") -> Tensor | None:
+    """Base weights and intercepts ``[N, D + 1]`` of a posterior, from at most a hundred images of each class.
 
     λ is that of the posterior where a class has a hundred, and goes with their number, so that weights from
     fewer are as long. None where there are too few images for it, or too many classes, or where the bank's
-    held-out images are told apart worse, beyond chance, than by its base weights.
+    held-out images are told apart worse than by its base weights.
     """
-    chosen, _ = _some_of_each(train, per_class, seed)
+    train = bank.select(Part.BASE_TRAIN, device=device)
+    chosen, _ = _some_of_each(train, _IMAGES, seed)
     N, size = train.n_classes, len(chosen)
     if N < 2 or size < _FEWEST_IMAGES * N or size * N * train.dim > _MOST_PRODUCTS:
         return None
@@ -69,7 +68,7 @@ def regressed_base(
         rows, right = unit(held_out.features.float()), []
         for matrix, offset in ((unit(weights.to(rows)), 0), (found[:, :-1], found[:, -1])):
             right.append(float(((rows @ matrix.T + offset).argmax(1) == held_out.labels).double().mean()))
-        if right[1] < right[0] - (right[0] * (1 - right[0]) / len(rows)) ** 0.5:
+        if right[1] < right[0]:
             return None
     return found.half().float()
 

@@ -172,18 +172,19 @@ class Posterior:
     def beside_regressed(self, start: Tensor, base: Tensor) -> Tensor:
         """Weights ``[E, n, D]`` to compare with regressed ones, from those compared with base weights.
 
-        They lose what base weights have in common, and those of a regression have not: as much of it as they
-        are longer.
+        They lose what base weights have in common, and those of a regression have not, and become as much
+        longer or shorter as these are.
 
         Args:
             start: v₀ ``[E, n, D]``, as long as their scores want it.
             base: weights of the base classes ``[N, D]``, likewise.
         """
         assert self.regressed is not None
-        common = base.mean(0) - self.regressed[:, :-1].to(base).mean(0)
-        length = torch.linalg.vector_norm(base, dim=1).mean().clamp(min=1e-12)
-        longer: Tensor = torch.linalg.vector_norm(start, dim=2, keepdim=True) / length
-        return start - longer * common
+        regressed = self.regressed[:, :-1].to(base)
+        length, wanted = (torch.linalg.vector_norm(some, dim=1).mean() for some in (base, regressed))
+        longer = torch.linalg.vector_norm(start, dim=2, keepdim=True) / length.clamp(min=1e-12)
+        moved: Tensor = wanted / length.clamp(min=1e-12) * (start - longer * base.mean(0))
+        return moved.add(longer * regressed.mean(0))
 
     def stride(self, n_classes: int, n_shots: int) -> int:
         """One of so many base images is looked at where so many classes of so many shots are fitted."""

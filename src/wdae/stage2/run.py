@@ -157,7 +157,7 @@ def posterior_of(
     train, drawn = bank.select(Part.BASE_TRAIN, device=device), derive_seed(seed, "anchors")
     regressed = None
     if config.anchors and config.intercepts:
-        regressed = regressed_base(train, bank, config.anchors, config.prior, drawn)
+        regressed = regressed_base(bank, config.prior, drawn, device)
     return draw_posterior(
         train,
         config.anchors,
