@@ -10,7 +10,7 @@ import torch
 from wdae.bank import FeatureBank
 from wdae.calibration.balance import tune
 from wdae.classifier import Model, learn, load, save
-from wdae.classifier.learning import learn_from_bank
+from wdae.classifier.learning import as_recipe, fitted, learn_from_bank
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import WDAE, InitialEstimate
@@ -21,6 +21,7 @@ from wdae.methods.records import PosteriorRecord
 from wdae.methods.saved import load_method, save_method
 from wdae.nn.denoiser import Denoiser
 from wdae.parts import Part
+from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
 
 BALANCE = Calibration(12.0, {1: 0.9, 20: 1.0}, {1: 0.5, 20: -1.0})
@@ -284,3 +285,26 @@ def test_regressed_weights_are_kept_in_the_file(bank: FeatureBank, tmp_path: Pat
     save_method(tmp_path / "short.safetensors", saved)
     with pytest.raises(StorageError, match="regressed base weights of shape"):
         load_method(tmp_path / "short.safetensors")
+
+
+def test_held_out_images_that_test_have_no_say_in_base_weights(
+    bank: FeatureBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {
+        "denoiser.hidden": 8,
+        "training.steps": 2,
+        "evaluation.step_episodes": 10,
+        "space.shrink": 1.0,
+        "space.power": 1.0,
+        "space.centre": 0.0,
+    }
+    seen: list[int] = []
+
+    def count(some: FeatureBank, *_: object) -> None:
+        seen.append(sum(some.counts(Part.BASE_HELD_OUT)))
+
+    monkeypatch.setattr("wdae.stage2.run.regressed_base", count)
+    for split in (False, True):
+        recipe = as_recipe(short | {"evaluation.split_held_out": split})
+        fit_method(fitted(recipe, bank), bank)
+    assert seen == [200, 100]

@@ -107,8 +107,9 @@ def _fit_method(
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
     if team is not None and not team.is_main:
         return method
-    tune_method(method, recipe, to_fit(bank, recipe.evaluation))
-    method.posterior = posterior_of(recipe.evaluation, bank, recipe.seed, device)
+    seen = to_fit(bank, recipe.evaluation)
+    tune_method(method, recipe, seen)
+    method.posterior = posterior_of(recipe.evaluation, seen, recipe.seed, device)
     method.space = space
     return method
 
