@@ -11,6 +11,7 @@ from wdae.bank import FeatureBank
 from wdae.calibration.balance import tune
 from wdae.classifier import Model, learn, load, save
 from wdae.classifier.learning import as_recipe, fitted, learn_from_bank
+from wdae.classifier.light.folder import ModelFolder
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import WDAE, InitialEstimate
@@ -261,6 +262,9 @@ def test_a_model_scores_as_its_method_does_beside_regressed_weights(
     torch.testing.assert_close(model.scores(queries), wanted, atol=1e-4, rtol=1e-4)
     save(model, tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").scores(queries), model.scores(queries))
+    answers = ModelFolder.open(tmp_path / "model").answers()
+    light = torch.from_numpy(answers.scores(queries.numpy()))
+    torch.testing.assert_close(light, model.scores(queries), atol=1e-4, rtol=1e-4)
     model.remove(["c"])
     plain = Model(replace(model.base))
     plain.add({name: shots[name] for name in "ab"})
