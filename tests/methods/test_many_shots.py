@@ -9,18 +9,20 @@ import torch
 
 from wdae.bank import FeatureBank
 from wdae.calibration.balance import tune
-from wdae.classifier import learn
-from wdae.classifier.learning import learn_from_bank
+from wdae.classifier import Model, learn, load, save
+from wdae.classifier.learning import as_recipe, fitted, learn_from_bank
+from wdae.classifier.light.folder import ModelFolder
 from wdae.errors import StorageError
 from wdae.evaluation.protocol import few_way
 from wdae.methods import WDAE, InitialEstimate
 from wdae.methods.base import Support, base_classes
 from wdae.methods.calibration import BalancedScorer, Calibration
-from wdae.methods.many_shots import draw_posterior
+from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.records import PosteriorRecord
 from wdae.methods.saved import load_method, save_method
 from wdae.nn.denoiser import Denoiser
 from wdae.parts import Part
+from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
 
 BALANCE = Calibration(12.0, {1: 0.9, 20: 1.0}, {1: 0.5, 20: -1.0})
@@ -192,3 +194,121 @@ def test_one_more_class_beside_many_gives_what_all_at_once_give(
     order = [fresh.names.index(name) for name in model.names]
     queries = pool.features[:20]
     assert torch.equal(model.scores(queries), fresh.scores(queries)[:, order])
+
+
+def regressed(bank: FeatureBank) -> InitialEstimate:
+    found = method(bank)
+    assert found.posterior is not None
+    found.posterior = replace(found.posterior, fewest=2, regressed=regressed_base(bank, 0.3, 0))
+    return found
+
+
+def test_base_weights_are_regressed_where_they_tell_images_apart_no_worse(bank: FeatureBank) -> None:
+    found = regressed_base(bank, 0.3, 0)
+    assert found is not None and found.shape == (20, 17)
+    assert torch.equal(found, found.half().float())  # as a file keeps it
+    best = bank.with_base_weights(found[:, :-1], 10.0)
+    assert regressed_base(best, 1e5, 0) is None
+    none_right = bank.with_base_weights(base_classes(bank).weights.flip(0), 10.0)
+    assert regressed_base(none_right, 1e5, 0) is not None
+    few = synthetic_bank(20, 4, 6, 30, 16, seed=2, held_out_per_class=10)  # 20 to learn from
+    assert regressed_base(few, 0.3, 0) is None
+
+
+def test_from_ten_shots_on_base_scores_are_regressed_ones(bank: FeatureBank) -> None:
+    learned = regressed(bank)
+    assert learned.posterior is not None and learned.posterior.regressed is not None
+    adapter, novel = learned.on(base_classes(bank)), bank.select(Part.NOVEL).features
+    queries, anew = novel[None, :8], learned.posterior.regressed
+    for k in (9, 10):
+        scores = adapter.adapt(Support(novel[: 2 * k].view(1, 2, k, 16)), joint=True)(queries)[0, :, :20]
+        wanted = queries[0] @ anew[:, :-1].T + anew[:, -1]
+        assert torch.allclose(scores, wanted, atol=1e-4) == (k == 10)
+    joint = few_way(learned, bank, 12, n_query=5, n_episodes=20)
+    alone = few_way(learned, bank, 12, n_query=5, n_episodes=20, joint=False)
+    assert joint.per_episode["novel"].tolist() == pytest.approx(alone.per_episode["novel"].tolist())
+
+
+def test_regressed_base_scores_in_some_episodes_alone(bank: FeatureBank) -> None:
+    features = bank.select(Part.NOVEL).features[:72].view(2, 3, 12, 16)
+    mask = torch.ones(2, 3, 12, dtype=torch.bool)
+    mask[0, :, 4:] = mask[1, 0, 2:] = False  # none of many shots, and two classes of three
+    adapter = regressed(bank).on(base_classes(bank))
+    queries = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    both = adapter.adapt(Support(features, mask), joint=True)
+    for e in range(2):
+        alone = adapter.adapt(Support(features[e : e + 1], mask[e : e + 1]), joint=True)
+        torch.testing.assert_close(both(queries)[e], alone(queries[e : e + 1])[0], atol=1e-4, rtol=0)
+    assert isinstance(both, BalancedScorer) and both.base_slope is not None
+    assert both.base_slope.shape == (2, 1, 20)
+
+
+def test_a_model_scores_as_its_method_does_beside_regressed_weights(
+    bank: FeatureBank, tmp_path: Path
+) -> None:
+    """Classes of one, five and fifteen shots in one model, which is the same when it is read again."""
+    rows = bank.select(Part.NOVEL)
+    shots = {"a": rows.of_class(0)[:1], "b": rows.of_class(1)[:5], "c": rows.of_class(2)[:15]}
+    model = learn_from_bank(bank, method=regressed(bank))
+    posterior = model.base.method.posterior
+    assert posterior is not None and posterior.regressed is not None
+    model.add(shots)
+    mask = torch.zeros(1, 3, 15, dtype=torch.bool)
+    features = torch.zeros(1, 3, 15, 16)
+    for i, some in enumerate(shots.values()):
+        mask[0, i, : len(some)], features[0, i, : len(some)] = True, some
+    queries = rows.features[:30]
+    wanted = model.base.adapter.adapt(Support(features, mask), joint=True)(queries[None])[0]
+    torch.testing.assert_close(model.scores(queries), wanted, atol=1e-4, rtol=1e-4)
+    save(model, tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").scores(queries), model.scores(queries))
+    answers = ModelFolder.open(tmp_path / "model").answers()
+    light = torch.from_numpy(answers.scores(queries.numpy()))
+    torch.testing.assert_close(light, model.scores(queries), atol=1e-4, rtol=1e-4)
+    model.remove(["c"])
+    plain = Model(replace(model.base))
+    plain.add({name: shots[name] for name in "ab"})
+    assert torch.equal(model.head.gains[:20], plain.head.gains[:20])
+    assert float(model.head.gains[:20].std()) == 0  # base classes are scored as before again
+
+
+def test_weights_that_learn_again_from_held_out_images_are_not_regressed(bank: FeatureBank) -> None:
+    model = learn_from_bank(replace(bank, base_weights=None), method=regressed(bank))
+    assert model.base.method.posterior is not None and model.base.method.posterior.regressed is None
+
+
+def test_regressed_weights_are_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
+    saved = regressed(bank)
+    assert saved.posterior is not None and saved.posterior.regressed is not None
+    save_method(tmp_path / "m.safetensors", saved)
+    again = load_method(tmp_path / "m.safetensors")
+    assert isinstance(again, InitialEstimate) and again.posterior is not None
+    assert again.posterior.regressed is not None
+    assert torch.equal(again.posterior.regressed, saved.posterior.regressed)
+    saved.posterior = replace(saved.posterior, regressed=torch.zeros(20, 16))
+    save_method(tmp_path / "short.safetensors", saved)
+    with pytest.raises(StorageError, match="regressed base weights of shape"):
+        load_method(tmp_path / "short.safetensors")
+
+
+def test_held_out_images_that_test_have_no_say_in_base_weights(
+    bank: FeatureBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {
+        "denoiser.hidden": 8,
+        "training.steps": 2,
+        "evaluation.step_episodes": 10,
+        "space.shrink": 1.0,
+        "space.power": 1.0,
+        "space.centre": 0.0,
+    }
+    seen: list[int] = []
+
+    def count(some: FeatureBank, *_: object) -> None:
+        seen.append(sum(some.counts(Part.BASE_HELD_OUT)))
+
+    monkeypatch.setattr("wdae.stage2.run.regressed_base", count)
+    for split in (False, True):
+        recipe = as_recipe(short | {"evaluation.split_held_out": split})
+        fit_method(fitted(recipe, bank), bank)
+    assert seen == [200, 100]

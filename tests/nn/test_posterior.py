@@ -15,7 +15,7 @@ from torch import Tensor
 
 import wdae.nn.posterior as module
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import Posterior, likeliest
+from wdae.nn.posterior import Posterior, likeliest, mass_of, regression
 
 N, n, K, D, A = 7, 3, 12, 5, 14
 
@@ -241,3 +241,66 @@ def test_all_classes_from_their_images_are_logistic_regression_without_a_prior(
     torch.testing.assert_close(found, torch.from_numpy(rival.coef_).float(), atol=2e-3, rtol=0)
     means = 8 * torch.stack([unit(rows[labels == c].mean(0)) for c in range(4)])
     torch.testing.assert_close(likeliest(rows, labels, means, strength=1e6), means, atol=1e-3, rtol=0)
+
+
+def test_beside_regressed_base_weights_it_is_another_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prior mean is shorter, as 10 to the number of shots, λ two thirds; base classes have intercepts."""
+    monkeypatch.setattr(module, "_LONGER_NEWTON_STEPS", 20)
+    posterior, start, offsets, base, shots = problem()
+    anew = torch.cat([0.7 * base, randn(N, 1, seed=6)], 1)
+    own = replace(posterior, share=2.0, intercepts=True, regressed=anew)
+    weights, intercepts = own.fit(start, offsets, anew, torch.arange(n), shots)
+    padded = replace(own, anchors=F.pad(own.anchors, (0, 1), value=1.0), strength=own.strength * 2 / 3)
+    for e in range(2):
+        begun = 10 / K * F.pad(start[e], (0, 1))
+        wanted = slowly(begun, offsets[e], anew, list(F.pad(shots[e], (0, 1), value=1.0)), padded)
+        found = torch.cat([weights[e], intercepts[e].unsqueeze(1)], 1)
+        torch.testing.assert_close(found.double(), wanted, atol=2e-3, rtol=0)
+
+
+def test_its_few_steps_are_most_of_the_way_from_a_start_that_is_not_the_prior_mean() -> None:
+    posterior, start, offsets, base, shots = problem()
+    shots = torch.cat([shots] * 8, 2)  # 96 of them: the prior mean is a tenth of the start
+    anew = torch.cat([0.7 * base, randn(N, 1, seed=6)], 1)
+    own = replace(posterior, intercepts=True, regressed=anew)
+    found = torch.cat(
+        [one.view(2, n, -1) for one in own.fit(start, offsets, anew, torch.arange(n), shots)], 2
+    )
+    share = float(own.shares(torch.full((1, n), 8 * K)))
+    seen = replace(own, anchors=F.pad(own.anchors, (0, 1), value=1.0), strength=own.strength * 2 / 3)
+    for e in range(2):
+        rest = (offsets[e], anew, list(F.pad(shots[e], (0, 1), value=1.0)), replace(seen, share=share))
+        begun = F.pad(start[e], (0, 1)).double()
+        prior = 10 / (8 * K) * begun
+        best = slowly(prior, *rest)
+        before, after, least = (float(loss(w.double(), prior, *rest)) for w in (begun, found[e], best))
+        assert after - least < 0.02 * (before - least)
+
+
+def test_base_weights_are_regressed_as_scikit_learn_does() -> None:
+    features, labels = unit(randn(90, D, seed=7)), torch.arange(90) % 3
+    features = unit(features + torch.eye(3, D)[labels])
+    found = regression(features, labels, 3, strength=0.4)
+    padded = F.pad(features, (0, 1), value=1.0).numpy()
+    wanted = LogisticRegression(C=1 / 0.4, fit_intercept=False, tol=1e-8).fit(padded, labels.numpy()).coef_
+    torch.testing.assert_close(found.double(), torch.from_numpy(wanted).double(), atol=1e-3, rtol=0)
+
+
+def test_the_mass_of_base_classes_with_intercepts() -> None:
+    rows, base = unit(randn(4, D, seed=8)), randn(N, D + 1, seed=9)
+    wanted = [sum(float((row @ v[:-1] + v[-1]).exp()) for v in base) for row in rows]
+    torch.testing.assert_close(mass_of(rows, base).exp(), torch.tensor(wanted, dtype=torch.float64))
+
+
+def test_weights_beside_regressed_ones_are_as_long_and_have_as_much_in_common() -> None:
+    """Were base weights novel ones, they would be regressed ones on average."""
+    base = 6 * unit(randn(N, D, seed=3) + 2)
+    posterior = Posterior(unit(randn(A, D, seed=1)), N, regressed=randn(N, D + 1, seed=2))
+    anew = posterior.regressed
+    assert anew is not None
+    moved = posterior.beside_regressed(base.unsqueeze(0), base)[0]
+    torch.testing.assert_close(moved.mean(0), anew[:, :-1].mean(0))
+    ratio = float(anew[:, :-1].norm(dim=1).mean()) / 6
+    torch.testing.assert_close(moved - moved.mean(0), ratio * (base - base.mean(0)))
+    doubled = posterior.beside_regressed(2 * base.unsqueeze(0), base)[0]
+    torch.testing.assert_close(doubled, 2 * moved)

@@ -27,7 +27,7 @@ from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.methods.base import Method, base_classes
 from wdae.methods.initial_estimate import InitialEstimate
-from wdae.methods.many_shots import draw_posterior
+from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.saved import load_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.cosine import unit
@@ -127,7 +127,7 @@ def learn_from_bank(
         found = _balanced_estimate(bank, seed)
         facts["denoiser"] = "none, as asked for" if method is not None else reason
     facts |= info or {}
-    knowledge = _knowledge(found, bank, played, config, facts, outliers, background)
+    knowledge = _knowledge(found, bank, played, config, facts, outliers, background, not learned_here)
     if found.balance is not None and (enough := accuracy_by_shots(knowledge, bank, config.seed)):
         found.balance = replace(found.balance, figures={**found.balance.figures, **enough})
     return Model(_with_held_out(knowledge, bank, config) if learned_here else knowledge)
@@ -166,8 +166,13 @@ def _knowledge(
     info: dict[str, Any],
     outliers: Mapping[str, Tensor] | None,
     background: tuple[Tensor, ...] | None,
+    brought: bool,
 ) -> BaseKnowledge:
-    """The method on all base classes, its balance measured on those that it was trained on."""
+    """The method on all base classes, its balance measured on those that it was trained on.
+
+    Base weights are regressed where the bank has ``brought`` its own. Others learn again from held-out images
+    when all is found: what was found beside regressed ones would not hold.
+    """
     seen, tried = bank, played
     if isinstance(method, WDAE) and method.space is not None:
         seen, tried = in_space(bank, method.space), _in_space(played, bank, method.space)
@@ -180,7 +185,12 @@ def _knowledge(
         train, each = seen.select(Part.BASE_TRAIN), max(1, len(known.anchors) // max(1, known.n_base))
         drawn = draw_posterior(train, each, known.strength, derive_seed(config.seed, "anchors"))
         assert drawn is not None
-        method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base)
+        method.posterior = replace(known, anchors=drawn.anchors, n_base=bank.n_base, regressed=None)
+    known = method.posterior
+    if known is not None and known.intercepts and (known.regressed is None) == brought:
+        order = derive_seed(config.seed, "anchors")
+        regressed = regressed_base(seen, known.strength, order) if brought else None
+        method.posterior = replace(known, regressed=regressed)
     bare = copy.copy(method)
     if isinstance(bare, WDAE):
         bare.space = None

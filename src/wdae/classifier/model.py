@@ -335,9 +335,14 @@ class Model:
                 slope, offset = (value.expand(1, 1, -1)[0, 0] for value in (scorer.slope, scorer.offset))
             if base.denoiser is not None and base.denoiser.refine_base:
                 weights = scorer.weights()[0, :n_base]
+            if isinstance(scorer, BalancedScorer) and scorer.base_slope is not None:
+                assert scorer.base_offset is not None
+                weights = scorer.weights()[0, :n_base]
+                gains, offsets = gains * scorer.base_slope, offsets + scorer.base_offset
             novel = unit(scorer.novel[0, back])
             estimates = estimates[back]
-            gains, offsets = torch.cat([gains, gains[0] * slope[back]]), torch.cat([offsets, offset[back]])
+            gain = base.calibration.gain
+            gains, offsets = torch.cat([gains, gain * slope[back]]), torch.cat([offsets, offset[back]])
             if base.denoiser is not None:
                 steps = steps_for(shots[back], base.denoiser.steps)
         extra = {

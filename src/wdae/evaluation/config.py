@@ -52,7 +52,8 @@ class EvaluationConfig(Config):
     anchor_share: float = Field(0.1, gt=0)
     """What the base images of a class count, all together, beside the shots of a novel class."""
     intercepts: bool = False
-    """Whether the scores of a class that is fitted further get an intercept, with the same prior."""
+    """Whether the scores of a class that is fitted further get an intercept, with the same prior. From ten
+    shots on base classes do too then, and weights of the same regression."""
     fewest_shots: int = Field(10, ge=1)
     """Shots from which on a class is fitted further."""
     refinements: int = Field(1, ge=1)

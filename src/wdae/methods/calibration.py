@@ -187,18 +187,24 @@ def steps_for(shots: Tensor, steps: Mapping[int, float]) -> Tensor:
 class BalancedScorer(WeightScorer):
     """A weight scorer whose novel scores become ``slope · score + offset``, in a space of its own.
 
-    Shapes: slope, offset ``[E, 1, n]``.
+    Base scores may, too.
+
+    Shapes: slope, offset ``[E, 1, n]``; base_slope, base_offset ``[N]`` or ``[E, 1, N]``.
     """
 
     slope: Tensor = field(default_factory=lambda: torch.ones(()))
     offset: Tensor = field(default_factory=lambda: torch.zeros(()))
     space: FeatureSpace | None = None
+    base_slope: Tensor | None = None
+    base_offset: Tensor | None = None
 
     def __call__(self, queries: Tensor) -> Tensor:
         """Scores of queries ``[E, Q, D]``, as they come from the backbone."""
         scores = super().__call__(queries if self.space is None else self.space.features(queries))
         n_base = scores.shape[-1] - self.novel.shape[-2]
         scores[..., n_base:] = scores[..., n_base:] * self.slope + self.offset
+        if self.base_slope is not None and self.base_offset is not None:
+            scores[..., :n_base] = scores[..., :n_base] * self.base_slope + self.base_offset
         return scores
 
 

@@ -9,15 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wdae.bank import ClassSet
-from wdae.methods.base import Support, WeightScorer
+from wdae.bank import ClassSet, FeatureBank
+from wdae.methods.base import Support, WeightScorer, base_classes
 from wdae.methods.calibration import HALF, BalancedScorer, Calibration, log_odds
 from wdae.nn.cosine import unit
-from wdae.nn.posterior import TOGETHER, Posterior, mass_of
+from wdae.nn.posterior import MANY, TOGETHER, Posterior, mass_of, regression
 from wdae.nn.space import FeatureSpace
+from wdae.parts import Part
 
 _MOST_ANCHORS = 6400
+_FEWEST_IMAGES = 30  # of a class, on average, that base weights are regressed from
+_IMAGES = 100  # of a class, where λ is the posterior's
+_MOST_PRODUCTS = 2e9  # of images, classes and dimensions: a minute of one core
 _FITTED = ("novel", "slope", "offset")  # of a scorer
+_BASE_FITTED = ("base", "base_slope", "base_offset")
 
 
 def draw_posterior(
@@ -30,13 +35,42 @@ def draw_posterior(
     """
     if not per_class:
         return None
-    keys = torch.rand(len(train.features), generator=torch.Generator().manual_seed(seed)).to(train.device)
-    order = (train.labels.double() + keys).argsort()  # class after class, in random order within each
-    place = torch.arange(len(order), device=train.device) - train.starts[train.labels[order]]
-    chosen = order[place < per_class]
+    chosen, keys = _some_of_each(train, per_class, seed)
     if len(chosen) > _MOST_ANCHORS:
         chosen = chosen[keys[chosen].argsort()[:_MOST_ANCHORS]]
     return Posterior(unit(train.features[chosen]).half().float(), train.n_classes, strength, **more)
+
+
+def _some_of_each(train: ClassSet, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+    """At most so many rows of each class, drawn at random, and the random number of each row."""
+    keys = torch.rand(len(train.features), generator=torch.Generator().manual_seed(seed)).to(train.device)
+    order = (train.labels.double() + keys).argsort()  # class after class, in random order within each
+    place = torch.arange(len(order), device=train.device) - train.starts[train.labels[order]]
+    return order[place < per_class], keys
+
+
+def regressed_base(bank: FeatureBank, strength: float, seed: int, device: Any = "cpu") -> Tensor | None:
+    """Base weights and intercepts ``[N, D + 1]`` of a posterior, from at most a hundred images of each class.
+
+    λ is that of the posterior where a class has a hundred, and goes with their number, so that weights from
+    fewer are as long. None where there are too few images for it, or too many classes, or where the bank's
+    held-out images are told apart worse than by its base weights.
+    """
+    train = bank.select(Part.BASE_TRAIN, device=device)
+    chosen, _ = _some_of_each(train, _IMAGES, seed)
+    N, size = train.n_classes, len(chosen)
+    if N < 2 or size < _FEWEST_IMAGES * N or size * N * train.dim > _MOST_PRODUCTS:
+        return None
+    stiff = strength * size / (N * _IMAGES)
+    found = regression(unit(train.features[chosen].float()), train.labels[chosen], N, stiff)
+    if bank.has(Part.BASE_HELD_OUT):
+        held_out, weights = bank.select(Part.BASE_HELD_OUT, device=train.device), base_classes(bank).weights
+        rows, right = unit(held_out.features.float()), []
+        for matrix, offset in ((unit(weights.to(rows)), 0), (found[:, :-1], found[:, -1])):
+            right.append(float(((rows @ matrix.T + offset).argmax(1) == held_out.labels).double().mean()))
+        if right[1] < right[0]:
+            return None
+    return found.half().float()
 
 
 class FurtherFit:
@@ -52,7 +86,7 @@ class FurtherFit:
 
     def __init__(self, base: Tensor, space: FeatureSpace | None) -> None:
         self.base, self.space = base, space
-        self._known: tuple[Posterior, float, Tensor, dict[int, Tensor]] | None = None
+        self._known: tuple[Posterior, float, dict[bool, tuple[Tensor, dict[int, Tensor]]]] | None = None
         self._last: tuple[Tensor | None, dict[bytes, tuple[Tensor, Tensor]]] = (None, {})
 
     def fit(
@@ -77,10 +111,12 @@ class FurtherFit:
             return scorer
         assert isinstance(scorer, BalancedScorer)
         many = shots >= posterior.fewest
+        anew = posterior.regressed is not None and posterior.intercepts and bool((shots >= MANY).any())
         if rows is None:
             if not bool(many.any()):
                 return scorer
-            if bool((many != many[:1]).any()):
+            apart = anew and not bool((shots >= MANY).any(1).all())
+            if apart or bool((many != many[:1]).any()):
                 return self._one_by_one(scorer, shots, support, posterior, balance)
             rows = many[0].nonzero()[:, 0]
             mask = None if support.mask is None else support.mask[:, rows]
@@ -91,21 +127,41 @@ class FurtherFit:
         else:
             offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(self.base))
         start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)
-        base, mass = self._base_scores(
-            posterior, balance.gain, posterior.stride(len(rows), support.features.shape[2])
-        )
+        length = torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
+        stride = posterior.stride(len(rows), support.features.shape[2])
+        base, mass = self._base_scores(posterior, balance.gain, stride, anew)
+        if anew:
+            start = posterior.beside_regressed(start, balance.gain * unit(self.base))
         features, own_mass = self._seen(support.features, base)
         found, intercept = posterior.fit(start, offset, base, rows, features, support.mask, mass, own_mass)
-        longer = torch.linalg.vector_norm(found, dim=2)
-        longer = longer / torch.linalg.vector_norm(start, dim=2).clamp(min=1e-12)
+        longer = torch.linalg.vector_norm(found, dim=2) / length
         slope, offset = scorer.slope * longer.unsqueeze(1), scorer.offset + intercept.unsqueeze(1)
-        return replace(scorer, novel=found, slope=slope, offset=offset)
+        fitted = replace(scorer, novel=found, slope=slope, offset=offset)
+        if not anew or scorer.base is None:
+            return fitted
+        lengths = torch.linalg.vector_norm(base[:, :-1], dim=1)
+        own: dict[str, Any] = {
+            "base": base[:, :-1],
+            "base_slope": lengths / balance.gain,
+            "base_offset": base[:, -1],
+        }
+        return replace(fitted, **own)
 
-    def _base_scores(self, posterior: Posterior, gain: float, stride: int) -> tuple[Tensor, Tensor]:
-        """Base weights as long as their scores want it ``[N, D]``, and their mass for base images ``[A]``."""
+    def _base_scores(
+        self, posterior: Posterior, gain: float, stride: int, anew: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Base weights as long as their scores want it, and their mass for base images ``[A]``.
+
+        ``[N, D]`` or, where they are those of a regression, with intercepts ``[N, D + 1]``.
+        """
         if self._known is None or self._known[:2] != (posterior, gain):
-            self._known = (posterior, gain, gain * unit(self.base), {})
-        base, masses = self._known[2:]
+            self._known = (posterior, gain, {})
+        known = self._known[2]
+        if anew not in known:
+            base = posterior.regressed if anew else gain * unit(self.base)
+            assert base is not None
+            known[anew] = (base.to(self.base), {})
+        base, masses = known[anew]
         if stride not in masses:
             masses[stride] = posterior.mass(base, stride)
         return base, masses[stride]
@@ -145,5 +201,18 @@ class FurtherFit:
             one = replace(scorer, **{k: getattr(scorer, k)[e : e + 1] for k in _FITTED})
             own = Support(support.features[e : e + 1], mask)
             found.append(self.fit(one, shots[e : e + 1], own, None, posterior, balance))
-        novel, slope, offset = (torch.cat([getattr(one, k) for one in found]) for k in _FITTED)
-        return replace(scorer, novel=novel, slope=slope, offset=offset)
+        fitted: dict[str, Any] = {k: torch.cat([getattr(one, k) for one in found]) for k in _FITTED}
+        if any(getattr(one, "base_slope", None) is not None for one in found):
+            N = len(self.base)
+            whole = [_with_base(one, N) for one in found]
+            fitted |= {k: torch.cat([one[i] for one in whole]) for i, k in enumerate(_BASE_FITTED)}
+        return replace(scorer, **fitted)
+
+
+def _with_base(scorer: WeightScorer, n_base: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Base weights ``[1, N, D]`` of one episode, and slopes and offsets of their scores ``[1, 1, N]``."""
+    assert isinstance(scorer, BalancedScorer) and scorer.base is not None
+    slope, offset = scorer.base_slope, scorer.base_offset
+    if slope is None or offset is None:
+        slope, offset = scorer.base.new_ones(n_base), scorer.base.new_zeros(n_base)
+    return scorer.base.expand(1, n_base, -1), slope.expand(1, 1, -1), offset.expand(1, 1, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from wdae.storage.checkpoint import load_checkpoint, save_checkpoint
 
 _WDAE, _LEARNED, _ESTIMATE = "wdae", "method", InitialEstimate.name
 _CENTRE, _WEIGHTS, _WHITEN = "space.centre", "space.weights", "space.whiten"
-_ANCHORS = "posterior.anchors"
+_ANCHORS, _REGRESSED = "posterior.anchors", "posterior.regressed"
 
 
 _LARGEST = 10_000  # of any number among a method's options
@@ -71,6 +72,8 @@ def save_method(path: str | Path, method: Method, kind: str = "", *, half: bool 
         raise ModelError(f"{method.name} has nothing learned to save; make it anew by its name")
     if isinstance(method, WDAE | InitialEstimate) and method.posterior is not None:
         tensors[_ANCHORS] = method.posterior.anchors.half()
+        if method.posterior.regressed is not None:
+            tensors[_REGRESSED] = method.posterior.regressed.half()
         state["posterior"] = {key: getattr(method.posterior, key) for key in PosteriorRecord.model_fields}
     save_checkpoint(path, tensors, state)
 
@@ -243,7 +246,13 @@ def _posterior(
     anchors = tensors.pop(_ANCHORS).float().to(device)
     if anchors.ndim != 2 or not len(anchors) or anchors.shape[1] != (dim or anchors.shape[1]):
         raise ValueError(f"base images of shape {list(anchors.shape)}")
-    return Posterior(anchors, **dict(record))
+    found = Posterior(anchors, **dict(record))
+    if _REGRESSED not in tensors:
+        return found
+    regressed = tensors.pop(_REGRESSED).float().to(device)
+    if list(regressed.shape) != [record.n_base, anchors.shape[1] + 1]:
+        raise ValueError(f"regressed base weights of shape {list(regressed.shape)}")
+    return replace(found, regressed=regressed)
 
 
 def _refuse_other_size(path: str | Path, has: int, wanted: int | None) -> None:

@@ -28,6 +28,11 @@ _FEW_LOOKED_AT = 2200  # base images at most beside few shots, or more beside fe
 _SCORED = 640_000  # as many of them times base classes
 _FEWER, _FEW_STRIDE = 4, 2  # files of before: one of so many base images, beside many classes and few shots
 _STEADY = 20  # shots up to which λ is the same; from there on it falls as their cube root rises
+MANY = 10
+"""Shots from which on a class is fitted beside base weights of the same regression, where there are any."""
+_EASIER = 2 / 3  # what λ is multiplied with there, whatever the number of shots
+_LONGER_NEWTON_STEPS = 6  # there, where the start is not the prior mean
+_LEARNING = (8, 20)  # steps of Newton's method for base weights, and products of each
 _MOST = 2.0  # what a base image counts at most beside more shots than these
 _BLOCK = 256  # base images that are scored beside all base classes at once
 
@@ -57,6 +62,12 @@ class Posterior:
         eased: whether, beside intercepts and with more than twenty shots, λ is less, and a base image counts
             no more than two shots, or than beside twenty; files of before have it False, and look at fewer
             base images.
+        regressed: weights and intercepts of base classes ``[N, D + 1]`` by the same regression
+            (:func:`regression`). From ten shots on they take the place of those given, which are all of one
+            length: both kinds of classes then have lengths and intercepts of their own. There λ is less, and
+            the prior mean of a class gets shorter as its shots get more, as 10 to their number: v goes where
+            a regression does that starts from nothing, as base weights did. None: no others than those
+            given, as in files of before.
     """
 
     anchors: Tensor
@@ -67,6 +78,7 @@ class Posterior:
     fewest: int = FEWEST
     as_counted: bool = True
     eased: bool = True
+    regressed: Tensor | None = None
 
     @torch.no_grad()
     def fit(
@@ -85,7 +97,8 @@ class Posterior:
         Args:
             start: v₀ ``[E, n, D]``, as long as their scores want it.
             offsets: of novel scores ``[E, n]``.
-            base: weights of the base classes ``[N, D]``, as long as their scores want it.
+            base: weights of the base classes ``[N, D]``, as long as their scores want it, or those that are
+                regressed, with their intercepts.
             rows: the classes to fit further ``[m]``; the others stand still.
             shots: their features ``[E, m, K, D]``, unit rows.
             mask: ``[E, m, K]``, False past a class's own shots.
@@ -104,11 +117,17 @@ class Posterior:
         kept = torch.ones(shots.shape[:3], dtype=torch.float64, device=shots.device)
         kept = kept if mask is None else kept * mask
         few = shots.shape[2] <= _FEW
-        steps = (_FEW_NEWTON_STEPS, _FEW_INNER_STEPS) if few else (_NEWTON_STEPS, _INNER_STEPS)
-        share, strength = self.shares(kept.sum(2)), self._strengths(kept.sum(2))
+        anew = base.shape[1] > self.anchors.shape[1]
+        steps = (_LONGER_NEWTON_STEPS if anew else _NEWTON_STEPS, _INNER_STEPS)
+        steps = (_FEW_NEWTON_STEPS, _FEW_INNER_STEPS) if few else steps
+        share = self.shares(kept.sum(2))
+        strength = self._strengths(kept.sum(2), anew)
+        shorter = MANY / kept.sum(2, keepdim=True).clamp(min=MANY) if anew else torch.ones_like(strength)
         beside = _Beside.of(anchors, begun, shift, blocks)
-        by_block = zip(*(of.split(TOGETHER, 1) for of in (shots, kept, own_mass, strength)), strict=True)
-        for number, (block, (own, counted, massed, stiff)) in enumerate(zip(blocks, by_block, strict=True)):
+        parts = (shots, kept, own_mass, strength, shorter)
+        by_block = zip(*(of.split(TOGETHER, 1) for of in parts), strict=True)
+        for number, (block, some) in enumerate(zip(blocks, by_block, strict=True)):
+            own, counted, massed, stiff, short = some
             x, weight = _exact(own.flatten(1, 2)), counted.flatten(1)  # [E, M, D], [E, M]
             label = torch.arange(len(block), device=start.device).repeat_interleave(own.shape[2])
             each = share * weight.sum(1) / len(block) * self.n_base / len(anchors)
@@ -124,11 +143,12 @@ class Posterior:
                 all_masses,
                 shift[:, block].unsqueeze(1),
             )
-            prior = found[:, block]
+            begin = found[:, block]
             if self.intercepts:
-                found[:, block] = problem.newton(prior, torch.cat([scores, more], 1), stiff, *steps)
+                scores = torch.cat([scores, more], 1)
+                found[:, block] = problem.newton(begin, scores, short * begin, stiff, *steps)
             else:
-                found[:, block] = problem.solve(prior, self.strength)
+                found[:, block] = problem.solve(begin, self.strength)
         found = found.to(start.dtype)
         if self.intercepts:
             return found[..., :-1], found[..., -1]
@@ -142,10 +162,29 @@ class Posterior:
         most = max(self.share * _STEADY, _MOST * len(self.anchors) / self.n_base)
         return share.minimum(most / shots.double().mean(1).clamp(min=1))
 
-    def _strengths(self, shots: Tensor) -> Tensor:
-        """λ of each class ``[E, m, 1]``."""
+    def _strengths(self, shots: Tensor, anew: bool) -> Tensor:
+        """λ of each class ``[E, m, 1]``, beside regressed weights or others."""
         fewer = (_STEADY / shots.clamp(min=_STEADY)) ** (1 / 3) if self.eased else torch.ones_like(shots)
+        if anew:
+            fewer = torch.where(shots >= MANY, _EASIER, torch.ones_like(shots))
         return self.strength * fewer.unsqueeze(2)
+
+    def beside_regressed(self, start: Tensor, base: Tensor) -> Tensor:
+        """Weights ``[E, n, D]`` to compare with regressed ones, from those compared with base weights.
+
+        They lose what base weights have in common, and those of a regression have not, and become as much
+        longer or shorter as these are.
+
+        Args:
+            start: v₀ ``[E, n, D]``, as long as their scores want it.
+            base: weights of the base classes ``[N, D]``, likewise.
+        """
+        assert self.regressed is not None
+        regressed = self.regressed[:, :-1].to(base)
+        length, wanted = (torch.linalg.vector_norm(some, dim=1).mean() for some in (base, regressed))
+        longer = torch.linalg.vector_norm(start, dim=2, keepdim=True) / length.clamp(min=1e-12)
+        moved: Tensor = wanted / length.clamp(min=1e-12) * (start - longer * base.mean(0))
+        return moved.add(longer * regressed.mean(0))
 
     def stride(self, n_classes: int, n_shots: int) -> int:
         """One of so many base images is looked at where so many classes of so many shots are fitted."""
@@ -209,7 +248,12 @@ def _exact(rows: Tensor) -> Tensor:
 
 
 def mass_of(rows: Tensor, base: Tensor) -> Tensor:
-    """Log of the sum of exponentials of base scores: ``[..., D]`` with ``[N, D]`` → ``[...]``."""
+    """Log of the sum of exponentials of base scores: ``[..., D]`` with ``[N, D]`` → ``[...]``.
+
+    Base weights ``[N, D + 1]`` have intercepts.
+    """
+    if base.shape[1] > rows.shape[-1]:
+        rows = F.pad(rows, (0, 1), value=1.0)
     return (rows.to(_exact(base).dtype) @ _exact(base).T).double().logsumexp(-1)
 
 
@@ -249,6 +293,23 @@ def likeliest(features: Tensor, labels: Tensor, start: Tensor, strength: float =
     return problem.solve(start.double().unsqueeze(0), strength)[0].to(start.dtype)
 
 
+@torch.no_grad()
+def regression(features: Tensor, labels: Tensor, n_classes: int, strength: float = STRENGTH) -> Tensor:
+    """Weights and intercepts ``[N, D + 1]`` by logistic regression, with zero as the prior mean of both.
+
+    Shapes: features ``[M, D]``, unit rows; labels ``[M]``.
+    """
+    rows = _exact(F.pad(features, (0, 1), value=1.0)).unsqueeze(0)
+    ones = torch.ones(rows.shape[:2], dtype=torch.float64, device=rows.device)
+    targets = F.one_hot(labels, n_classes).double()
+    start = torch.zeros(1, n_classes, rows.shape[2], dtype=torch.float64, device=rows.device)
+    problem = _Problem(rows, rows[0, :0], targets, ones, -_NEVER * ones, start.new_zeros(1, 1, n_classes))
+    stiff = start.new_full((1, n_classes, 1), strength)
+    scores = start.new_zeros(1, len(labels), n_classes)
+    found = problem.newton(start, scores, start, stiff, *_LEARNING)
+    return found[0].to(features.dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class _Problem:
     """Examples: an episode's own ``[E, S, D]`` and those of all episodes ``[A, D]``, together M = S + A.
@@ -275,23 +336,24 @@ class _Problem:
             at, pace = after, next_pace
         return at
 
-    def newton(self, start: Tensor, scores: Tensor, strength: Tensor, n_steps: int, n_inner: int) -> Tensor:
+    def newton(
+        self, start: Tensor, scores: Tensor, prior: Tensor, strength: Tensor, n_steps: int, n_inner: int
+    ) -> Tensor:
         """Newton's steps by conjugate gradients, halved where they go too far.
 
         Where many base images count, of which few are near, the curvature is far below its bound. Products
         with examples are what takes time: scores ``[E, M, m]``, those of the start, follow the weights. λ is
-        ``[E, m, 1]``.
+        ``[E, m, 1]``; the prior mean may be another than the start.
         """
-        at, value = start, self._loss(scores)
+        at, value = start, self._loss(scores) + self._far(start - prior, strength)
         for _ in range(n_steps):
             chances = (scores - self._total(scores)).exp()
-            slope = self._slope(chances) + strength * (at - start)
+            slope = self._slope(chances) + strength * (at - prior)
             step, along = self._newton_step(chances, slope, strength, n_inner)
             size = torch.ones_like(value)
             for _ in range(_HALVINGS):
                 new, new_scores = at - size * step, scores - size * along
-                far = (strength / 2 * (new - start).square()).sum((1, 2), keepdim=True)
-                new_value = self._loss(new_scores) + far
+                new_value = self._loss(new_scores) + self._far(new - prior, strength)
                 worse = new_value > value + 1e-9
                 if not bool(worse.any()):
                     break
@@ -299,6 +361,11 @@ class _Problem:
             at, scores = torch.where(worse, at, new), torch.where(worse, scores, new_scores)
             value = torch.where(worse, value, new_value)
         return at
+
+    @staticmethod
+    def _far(apart: Tensor, strength: Tensor) -> Tensor:
+        """What the prior takes off for a distance from its mean ``[E, 1, 1]``."""
+        return (strength / 2 * apart.square()).sum((1, 2), keepdim=True)
 
     def _newton_step(
         self, chances: Tensor, slope: Tensor, strength: Tensor, n_inner: int

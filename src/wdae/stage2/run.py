@@ -22,7 +22,7 @@ from wdae.evaluation.table import ResultTable
 from wdae.methods.base import Method, base_classes, gather_support
 from wdae.methods.initial_estimate import InitialEstimate
 from wdae.methods.learned import LearnedMethod, WeightGenerator
-from wdae.methods.many_shots import draw_posterior
+from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.saved import save_method
 from wdae.methods.wdae import WDAE
 from wdae.nn.posterior import Posterior
@@ -107,8 +107,9 @@ def _fit_method(
     method = as_method(train(recipe, bank, **options), recipe, recipe.evaluation.steps)
     if team is not None and not team.is_main:
         return method
-    tune_method(method, recipe, to_fit(bank, recipe.evaluation))
-    method.posterior = posterior_of(recipe.evaluation, bank, recipe.seed, device)
+    seen = to_fit(bank, recipe.evaluation)
+    tune_method(method, recipe, seen)
+    method.posterior = posterior_of(recipe.evaluation, seen, recipe.seed, device)
     method.space = space
     return method
 
@@ -154,15 +155,19 @@ def posterior_of(
     config: EvaluationConfig, bank: FeatureBank, seed: int, device: torch.device | str = "cpu"
 ) -> Posterior | None:
     """How classes with enough shots are fitted further, beside base images in the method's space."""
-    train = bank.select(Part.BASE_TRAIN, device=device)
+    train, drawn = bank.select(Part.BASE_TRAIN, device=device), derive_seed(seed, "anchors")
+    regressed = None
+    if config.anchors and config.intercepts:
+        regressed = regressed_base(bank, config.prior, drawn, device)
     return draw_posterior(
         train,
         config.anchors,
         config.prior,
-        derive_seed(seed, "anchors"),
+        drawn,
         share=config.anchor_share,
         intercepts=config.intercepts,
         fewest=config.fewest_shots,
+        regressed=regressed,
     )
 
 
