@@ -25,9 +25,11 @@ from wdae.calibration.unknown import (
     Detector,
     Seen,
     joined,
+    least_ordinary,
     share_below,
 )
 from wdae.methods.calibration import SHOTS, WAYS, interpolate
+from wdae.methods.records import QUANTILES
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 from wdae.nn.space import means_by_class
@@ -45,6 +47,7 @@ _EPISODES, _QUERIES = 60, 15
 _AT_ONCE = 2 * WAYS - 2
 """Base classes that play novel together, where there are enough: half of them are added."""
 _RIDGE = 1e-3
+_FOLDS = 5  # of held-out pictures
 
 
 @torch.no_grad()
@@ -72,20 +75,22 @@ def fit_detector(
     drawn = {kind: rows[::2] for kind, rows in (outliers or {}).items()}
     asked = {kind: rows[1::2] for kind, rows in (outliers or {}).items()}
     pools = _pools(bank, bank if played is None else played)
+    test = _outlier_test(held_out, drawn)
+    tests = [_outlier_test(_without(held_out, pool.away), drawn) if pool.away else test for pool in pools]
     best: Detector | None = None
     strengths = STRENGTHS if background is not None else STRENGTHS[:1]
     for settings, strength in itertools.product(SETTINGS, strengths):
-        made = _of_base(train, held_out, drawn, background, settings, strength)
+        made = _of_base(train, held_out, test, background, settings, strength)
         if made is None:
             continue
         tried = []
-        for pool in pools:
+        for pool, without in zip(pools, tests, strict=True):
             known = _without(train, pool.away), _without(held_out, pool.away)
-            beside = _of_base(*known, drawn, background, settings, strength, made) if pool.away else made
+            beside = _of_base(*known, without, background, settings, strength, made) if pool.away else made
             if beside is not None:
                 tried.append((pool, beside))
         made = _with_added(made, tried, seed)
-        made = replace(made, figures=_figures(made, asked))
+        made = replace(made, figures=_figures(made, tried, asked))
         if best is None or made.worth > best.worth:
             best = made
     return best
@@ -94,7 +99,7 @@ def fit_detector(
 def _of_base(
     train: ClassSet,
     held_out: ClassSet,
-    outliers: Mapping[str, Tensor],
+    test: _OutlierTest | None,
     background: Background | None,
     settings: tuple[float, float, bool],
     strength: float,
@@ -105,7 +110,7 @@ def _of_base(
     Args:
         like: one in which the background counts as much as it shall here; by default ``strength`` says it.
     """
-    known = held_out.features[:: -(-len(held_out.features) // _MOST)]
+    known = _some(held_out)
     every = -(-len(train.features) // _MOST)
     features, labels = train.features[::every], train.labels[::every]
     plda = PLDA.fit(features, labels, *settings)
@@ -116,9 +121,9 @@ def _of_base(
     if background is not None and strength:
         made = _with_background(made, background, features, labels, strength)
         made = made if like is None else replace(made, strength=like.strength)
-    made = replace(made, known=quantiles(made.base_ratios(made.seen(known)).amax(1)))
-    if outliers:
-        made = _with_outliers(made, known, outliers)
+    made = replace(made, known=quantiles(_with_least(made.base_ratios(made.seen(known)).amax(1))))
+    if test is not None:
+        made = replace(made, outlier=test.direction, outlying=test.outlying)
     return replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
 
 
@@ -151,10 +156,39 @@ def _with_background(
     )
 
 
-def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -> Detector:
-    """With the direction that parts pictures of nothing from held-out ones, by logistic regression."""
-    strange = torch.cat(list(kinds.values()))
-    rows = unit(torch.cat([known, strange])).double()
+def _some(held_out: ClassSet) -> Tensor:
+    """The held-out pictures, or some of very many."""
+    return held_out.features[:: -(-len(held_out.features) // _MOST)]
+
+
+@dataclass(frozen=True, eq=False)
+class _OutlierTest:
+    """The direction of pictures of nothing ``[D]``, and quantiles of base pictures along it."""
+
+    direction: Tensor
+    outlying: Curve
+
+
+def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTest | None:
+    """The direction that parts pictures of nothing from held-out ones.
+
+    Held-out pictures lie farther from nothing along a direction that was fitted to them than others do, the
+    more so the fewer there are: a part of them at a time is measured along one that was fitted to the rest.
+    """
+    if not kinds:
+        return None
+    known, strange = unit(_some(held_out)), unit(torch.cat(list(kinds.values())))
+    folds, part = min(_FOLDS, len(known)), torch.arange(len(known)) % _FOLDS
+    along = known.new_empty(len(known))
+    for fold in range(folds):
+        rest = known[part != fold] if folds > 1 else known
+        along[part == fold] = -(known[part == fold] @ _direction(rest, strange))
+    return _OutlierTest(_direction(known, strange), quantiles(_with_least(along)))
+
+
+def _direction(known: Tensor, strange: Tensor) -> Tensor:
+    """From known pictures ``[M, D]`` to strange ones ``[m, D]``, by logistic regression."""
+    rows = torch.cat([known, strange]).double()
     is_strange = torch.cat([torch.zeros(len(known)), torch.ones(len(strange))]).double()
     weight = torch.where(is_strange > 0, 0.5 / len(strange), 0.5 / len(known)).double()
     direction = torch.zeros(rows.shape[1], dtype=torch.float64, requires_grad=True)
@@ -165,8 +199,18 @@ def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -
         return weight @ lost + _RIDGE * direction.square().sum() / 2
 
     minimise([direction, offset], loss)
-    found = direction.detach().float()
-    return replace(made, outlier=found, outlying=quantiles(-(unit(known) @ found)))
+    return direction.detach().float()
+
+
+def _with_least(values: Tensor) -> Tensor:
+    """Values ``[M]`` of pictures and, where they are few, one that none to come is expected to be below.
+
+    One in M + 1 pictures to come lies below the least of M. A share of 0 is left to what is as far below that
+    as that is below the middle one.
+    """
+    if len(values) >= QUANTILES - 1:
+        return values
+    return torch.cat([2 * values.min().unsqueeze(0) - values.median(), values])
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +312,8 @@ def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
     The picture to come is one more, and may be the least familiar of all: of few pictures the least familiar
     ones say little (as in :mod:`wdae.calibration.conformal`).
     """
-    return quantiles(torch.cat([familiar.new_zeros(-(-len(familiar) // n_pictures)), familiar]))
+    zeros = familiar.new_zeros(-(-len(familiar) // n_pictures))
+    return quantiles(torch.cat([zeros, familiar.clamp(min=0)]))
 
 
 def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -297,7 +342,7 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
         means, profiles = (
             torch.stack(part) for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
         )
-        least = torch.stack([some.ordinary.min() for some in shots])
+        least = torch.stack([least_ordinary(some.ordinary) for some in shots])
         counts = torch.full((n_way,), n_shot)
         own = [
             classes[c].some(rows[n_shot : n_shot + _QUERIES]) for c, rows in zip(drawn, orders, strict=True)
@@ -317,6 +362,9 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
         if rows
     }
 
+    def likely(kind: str, exponent: float) -> Tensor:
+        return torch.maximum(asked[kind][0].pow(exponent), asked[kind][1])
+
     def familiar(kind: str, exponent: float) -> Tensor:
         as_added, as_base, ordinary, allowed = asked[kind]
         return joined(as_base, as_added.pow(exponent), ordinary, allowed)
@@ -324,7 +372,7 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
     low, high = -STEEPEST, STEEPEST
     for _ in range(20):  # the larger the exponent, the fewer pictures of added classes are familiar
         middle = math.exp((low + high) / 2)
-        lowest = [familiar(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
+        lowest = [likely(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
         low, high = (math.log(middle), high) if lowest[0] > lowest[1] else (low, math.log(middle))
     base = _cautious(familiar("base", middle), sum(len(pool.known) for pool in pools))
     added = _cautious(familiar("own", middle), sum(len(some) for pool in pools for some in pool.classes))
@@ -333,12 +381,23 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
     return AddedClasses(curve, base, added, float(caught), middle)
 
 
-def _figures(made: Detector, outliers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind."""
+def _figures(
+    made: Detector, tried: Sequence[tuple[_Pool, Detector]], outliers: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind.
+
+    The latter with nothing added and with pseudo-novel classes of few and of many examples, whichever is less.
+    """
     figures = dict(made.figures) | {
         f"caught_{k}": one.caught for k, one in made.by_shots.items() if not math.isnan(one.caught)
     }
-    nobody, threshold = made.added([]), made.threshold(RATE, [])
+    asked = [(made, made.added([]), made.threshold(RATE, []))]
+    for pool, beside in tried:
+        for shots in made.by_shots:
+            able = [rows[:shots] for rows in pool.classes if len(rows) > shots][:WAYS]
+            shown = replace(beside, by_shots=made.by_shots)
+            asked.append((shown, shown.added(able), made.threshold(RATE, [shots] * len(able))))
     for kind, rows in outliers.items():
-        figures[f"caught_{kind}"] = float((made.familiarity(rows, nobody) < threshold).double().mean())
+        shares = [(one.familiarity(rows, added) < limit).double().mean() for one, added, limit in asked]
+        figures[f"caught_{kind}"] = float(torch.stack(shares).min())
     return figures

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from wdae.calibration.background import Background, alike, explained, profile
-from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
+from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept, ends
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
 from wdae.methods.calibration import WAYS, interpolate, step_for
@@ -81,7 +81,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary the least is ``[n]``.
+    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary their pictures are at least ``[n]``.
 
     Their profiles are ``[n, B]``: which background classes they are.
     """
@@ -139,7 +139,7 @@ class Detector:
         return Added(
             torch.stack(means),
             torch.tensor([len(some) for some in groups]),
-            torch.stack([self.ordinary(some).min() for some in groups]),
+            torch.stack([least_ordinary(self.ordinary(some)) for some in groups]),
             torch.stack(profiles),
         )
 
@@ -173,7 +173,7 @@ class Detector:
 
     @torch.no_grad()
     def familiarity(self, features: Tensor, added: Added, base: Tensor | None = None) -> Tensor:
-        """How familiar each of the features ``[M, D]`` is, from 0 to 1, ``[M]``.
+        """How familiar each of the features ``[M, D]`` is, up to 1, ``[M]``; below 0 for pictures of nothing.
 
         Args:
             base: the base classes that come into question; all by default.
@@ -218,10 +218,17 @@ class Detector:
         return step_for(shots, self.strays)
 
     def ordinary(self, features: Tensor) -> Tensor:
-        """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test."""
+        """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test.
+
+        Below 0 is what is farther below the least ordinary base picture than that is below the middle one:
+        a share cannot tell it from a base picture that nothing was learned from, nor pictures of nothing
+        from an unusual example of an added class.
+        """
         if self.outlier is None:
             return torch.ones(len(features))
-        return share_below(self.outlying, -(unit(features) @ self.outlier))
+        along = -(unit(features) @ self.outlier)
+        least, unit_of = ends(self.outlying)
+        return share_below(self.outlying, along) + ((along - least) / unit_of + 1).clamp(max=0)
 
     def threshold(self, false_alarms: float, shots: Sequence[int]) -> float:
         """The familiarity below which a picture is called unknown, with added classes of so many shots.
@@ -230,7 +237,7 @@ class Detector:
         has more; with more than WAYS added classes they are fewer.
         """
         if false_alarms == 0:
-            return 0.0
+            return -math.inf
         alone = interpolate(self.alone, false_alarms)
         if not shots or not self.by_shots:
             return alone
@@ -324,6 +331,18 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
     sharpness = float(kept["sharpness"]) if "sharpness" in kept else 0.0
     found = {"background": background, "profiles": profiles, "strength": strength, "sharpness": sharpness}
     return {**found, "sharpened_from": int(kept.get("sharpened_from", 1))}
+
+
+def least_ordinary(ordinary: Tensor) -> Tensor:
+    """How ordinary pictures of an added class are at least, by its examples ``[k]``.
+
+    Where these are of nothing, such as text, others of the class may be twice as far from what is ordinary.
+
+    >>> least_ordinary(torch.tensor([0.9, 0.2])), least_ordinary(torch.tensor([0.9, -1.5]))
+    (tensor(0.2000), tensor(-3.))
+    """
+    least = ordinary.min()
+    return torch.minimum(least, 2 * least)
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
