@@ -86,7 +86,7 @@ class Familiarity:
         return alone + min(1.0, len(self.shots) / WAYS) * (joint - alone)
 
     def familiar(self, features: Array) -> Array:
-        """How familiar each of the features ``[M, D]`` is, up to 1, ``[M]``; below 0 for pictures of nothing."""
+        """How familiar each of the features ``[M, D]`` is, at most 1, ``[M]``; of nothing, it is below 0."""
         vectors = self._coordinates(features)
         as_base, as_added = np.zeros(len(features)), np.zeros(len(features))
         allowed = np.ones(len(features))

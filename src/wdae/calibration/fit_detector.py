@@ -39,6 +39,10 @@ from wdae.runtime.randomness import derive_seed
 SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
+SETTINGS_OF_FEW = ((1.0, 0.97, False), (0.5, 0.97, True))
+"""The same where the covariance within classes is hardly known; of fewer pictures than the feature has numbers
+these alone are tried."""
+
 STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
 
@@ -79,7 +83,7 @@ def fit_detector(
     tests = [_outlier_test(_without(held_out, pool.away), drawn) if pool.away else test for pool in pools]
     best: Detector | None = None
     strengths = STRENGTHS if background is not None else STRENGTHS[:1]
-    for settings, strength in itertools.product(SETTINGS, strengths):
+    for settings, strength in itertools.product(_settings(train), strengths):
         made = _of_base(train, held_out, test, background, settings, strength)
         if made is None:
             continue
@@ -94,6 +98,11 @@ def fit_detector(
         if best is None or made.worth > best.worth:
             best = made
     return best
+
+
+def _settings(train: ClassSet) -> tuple[tuple[float, float, bool], ...]:
+    n_pictures, dim = train.features.shape
+    return SETTINGS_OF_FEW if n_pictures < dim else SETTINGS + SETTINGS_OF_FEW
 
 
 def _of_base(
@@ -386,18 +395,26 @@ def _figures(
 ) -> dict[str, float]:
     """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind.
 
-    The latter with nothing added and with pseudo-novel classes of few and of many examples, whichever is less.
+    The latter with nothing added, or with pseudo-novel classes of any number of examples where that is less.
     """
     figures = dict(made.figures) | {
         f"caught_{k}": one.caught for k, one in made.by_shots.items() if not math.isnan(one.caught)
     }
-    asked = [(made, made.added([]), made.threshold(RATE, []))]
+    alone, beside_added = (made, made.added([]), made.threshold(RATE, [])), []
     for pool, beside in tried:
+        shown = replace(beside, by_shots=made.by_shots)
         for shots in made.by_shots:
             able = [rows[:shots] for rows in pool.classes if len(rows) > shots][:WAYS]
-            shown = replace(beside, by_shots=made.by_shots)
-            asked.append((shown, shown.added(able), made.threshold(RATE, [shots] * len(able))))
+            beside_added.append((shown, shown.added(able), made.threshold(RATE, [shots] * len(able))))
     for kind, rows in outliers.items():
-        shares = [(one.familiarity(rows, added) < limit).double().mean() for one, added, limit in asked]
-        figures[f"caught_{kind}"] = float(torch.stack(shares).min())
+        shares = [
+            float(
+                torch.cat([one.familiarity(rows, added) < limit for one, added, limit in cases])
+                .double()
+                .mean()
+            )
+            for cases in ([alone], beside_added)
+            if cases
+        ]
+        figures[f"caught_{kind}"] = min(shares)
     return figures

@@ -81,7 +81,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary their pictures are at least ``[n]``.
+    """Added classes: means ``[n, R]`` of their examples, how many ``[n]``, how ordinary the least may be ``[n]``.
 
     Their profiles are ``[n, B]``: which background classes they are.
     """
@@ -173,7 +173,7 @@ class Detector:
 
     @torch.no_grad()
     def familiarity(self, features: Tensor, added: Added, base: Tensor | None = None) -> Tensor:
-        """How familiar each of the features ``[M, D]`` is, up to 1, ``[M]``; below 0 for pictures of nothing.
+        """How familiar each of the features ``[M, D]`` is, at most 1, ``[M]``; of nothing, it is below 0.
 
         Args:
             base: the base classes that come into question; all by default.
