@@ -122,7 +122,7 @@ class Familiarity:
             return np.ones(len(features))
         curve, along = self.kept["outlying"][0], -(unit(features) @ self.kept["outlier"])
         least, unit_of = ends(curve)
-        return np.asarray(share_below(curve, along) + ((along - least) / unit_of + 1).clip(max=0))
+        return np.asarray(share_below(curve, along) + ((along - least) / unit_of).clip(max=0))
 
     def _explained(self, features: Array, profiles: Array | None) -> Array:
         """What the background finds in pictures, as far as classes of these profiles explain it ``[M]``."""

@@ -40,8 +40,8 @@ SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
 SETTINGS_OF_FEW = ((1.0, 0.97, False), (0.5, 0.97, True))
-"""The same where the covariance within classes is hardly known; of fewer pictures than the feature has numbers
-these alone are tried."""
+"""The same for where the covariance within classes is hardly known. Of fewer pictures than a feature has
+numbers, these alone are tried."""
 
 STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
@@ -191,12 +191,16 @@ def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTe
     along = known.new_empty(len(known))
     for fold in range(folds):
         rest = known[part != fold] if folds > 1 else known
-        along[part == fold] = -(known[part == fold] @ _direction(rest, strange))
-    return _OutlierTest(_direction(known, strange), quantiles(_with_least(along)))
+        along[part == fold] = -(known[part == fold] @ _direction(rest, strange)[0])
+    direction, between = _direction(known, strange)
+    return _OutlierTest(direction, quantiles(_with_least(along, between)))
 
 
-def _direction(known: Tensor, strange: Tensor) -> Tensor:
-    """From known pictures ``[M, D]`` to strange ones ``[m, D]``, by logistic regression."""
+def _direction(known: Tensor, strange: Tensor) -> tuple[Tensor, float]:
+    """From known pictures ``[M, D]`` to strange ones ``[m, D]``, by logistic regression.
+
+    The number is how far against it pictures lie that are as likely of either kind.
+    """
     rows = torch.cat([known, strange]).double()
     is_strange = torch.cat([torch.zeros(len(known)), torch.ones(len(strange))]).double()
     weight = torch.where(is_strange > 0, 0.5 / len(strange), 0.5 / len(known)).double()
@@ -208,18 +212,20 @@ def _direction(known: Tensor, strange: Tensor) -> Tensor:
         return weight @ lost + _RIDGE * direction.square().sum() / 2
 
     minimise([direction, offset], loss)
-    return direction.detach().float()
+    return direction.detach().float(), float(offset.detach())
 
 
-def _with_least(values: Tensor) -> Tensor:
+def _with_least(values: Tensor, lowest: float = -math.inf) -> Tensor:
     """Values ``[M]`` of pictures and, where they are few, one that none to come is expected to be below.
 
     One in M + 1 pictures to come lies below the least of M. A share of 0 is left to what is as far below that
-    as that is below the middle one.
+    as that is below the middle one, or is ``lowest``.
     """
     if len(values) >= QUANTILES - 1:
         return values
-    return torch.cat([2 * values.min().unsqueeze(0) - values.median(), values])
+    least = values.min()
+    below = (2 * least - values.median()).clamp(min=lowest)
+    return torch.cat([torch.minimum(below, least).unsqueeze(0), values])
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,9 @@ SHARPENED_FROM = 3
 """Number of examples from which profiles of added classes are sharpened; chosen on validation classes."""
 ALIKE = 2.0
 """What the backbone's own classes count in agreement, beside what they count in familiarity."""
+SPREAD = 0.5
+"""By how much pictures of an added class may be less ordinary than its examples: in the distance of the least
+ordinary base picture from the middle one, about two deviations within a class."""
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""
 
@@ -81,7 +84,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """Added classes: means ``[n, R]`` of their examples, how many ``[n]``, how ordinary the least may be ``[n]``.
+    """Added classes: means ``[n, R]`` of examples, how many ``[n]``, how ordinary pictures must be ``[n]``.
 
     Their profiles are ``[n, B]``: which background classes they are.
     """
@@ -220,15 +223,14 @@ class Detector:
     def ordinary(self, features: Tensor) -> Tensor:
         """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test.
 
-        Below 0 is what is farther below the least ordinary base picture than that is below the middle one:
-        a share cannot tell it from a base picture that nothing was learned from, nor pictures of nothing
-        from an unusual example of an added class.
+        Below the least ordinary base picture it goes on below 0, in units of the distance of that from the
+        middle one: a share cannot tell pictures of nothing from unusual ones of an added class.
         """
         if self.outlier is None:
             return torch.ones(len(features))
         along = -(unit(features) @ self.outlier)
         least, unit_of = ends(self.outlying)
-        return share_below(self.outlying, along) + ((along - least) / unit_of + 1).clamp(max=0)
+        return share_below(self.outlying, along) + ((along - least) / unit_of).clamp(max=0)
 
     def threshold(self, false_alarms: float, shots: Sequence[int]) -> float:
         """The familiarity below which a picture is called unknown, with added classes of so many shots.
@@ -336,19 +338,19 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
 def least_ordinary(ordinary: Tensor) -> Tensor:
     """How ordinary pictures of an added class are at least, by its examples ``[k]``.
 
-    Where these are of nothing, such as text, others of the class may be twice as far from what is ordinary.
+    Of few examples the least ordinary is often more ordinary than another picture of the class.
 
-    >>> least_ordinary(torch.tensor([0.9, 0.2])), least_ordinary(torch.tensor([0.9, -1.5]))
-    (tensor(0.2000), tensor(-3.))
+    >>> least_ordinary(torch.tensor([0.9, 0.25]))
+    tensor(-0.2500)
     """
-    least = ordinary.min()
-    return torch.minimum(least, 2 * least)
+    return ordinary.min() - SPREAD
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
     """Familiarity: to the likelier kind of class, and no picture of nothing ``[M]``.
 
-    An added class may be one of text or of plain colours: what is no less ordinary than its examples passes.
+    An added class may be one of text or of plain colours: what is hardly less ordinary than its examples
+    passes.
     """
     passes = (as_added >= as_base) & (ordinary >= allowed - ROUNDING)
     ordinary = torch.where(passes, torch.ones_like(ordinary), ordinary)

@@ -106,8 +106,7 @@ def _familiar(graph: Builder, features: str, known: Familiarity) -> str:
         beyond = graph.op(
             "Div", graph.op("Sub", _largest(graph, along), graph.const(least)), graph.const(unit_of)
         )
-        beyond = graph.op("Min", graph.op("Add", beyond, graph.const(1)), graph.const(0))
-        ordinary = graph.op("Add", ordinary, beyond)
+        ordinary = graph.op("Add", ordinary, graph.op("Min", beyond, graph.const(0)))
     passes = graph.op(
         "And", graph.op("GreaterOrEqual", as_added, as_base), graph.op("GreaterOrEqual", ordinary, allowed)
     )
