@@ -242,13 +242,13 @@ def share_below(curve: Array, values: Array) -> Array:
 
 
 def ends(curve: Sequence[float] | Array) -> tuple[float, float]:
-    """The least of a distribution, given by its quantiles, and how far that is below the middle.
+    """The least of a distribution, given by its quantiles, and about one deviation of it.
 
-    >>> ends((1.0, 3.0, 4.0))
+    >>> ends((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
     (1.0, 2.0)
     """
-    least = float(curve[0])
-    return least, max(float(curve[len(curve) // 2]) - least, _SMALLEST_RANGE)
+    middle, sixth = float(curve[len(curve) // 2]), float(curve[len(curve) // 6])
+    return float(curve[0]), max(middle - sixth, _SMALLEST_RANGE)
 
 
 def unit(rows: Array) -> Array:

@@ -30,9 +30,9 @@ SHARPENED_FROM = 3
 """Number of examples from which profiles of added classes are sharpened; chosen on validation classes."""
 ALIKE = 2.0
 """What the backbone's own classes count in agreement, beside what they count in familiarity."""
-SPREAD = 0.5
-"""By how much pictures of an added class may be less ordinary than its examples: in the distance of the least
-ordinary base picture from the middle one, about two deviations within a class."""
+SPREAD = 1.0
+"""By how much pictures of an added class may be less ordinary than its examples are on average, in deviations
+of base pictures; chosen on validation classes."""
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""
 
@@ -223,8 +223,8 @@ class Detector:
     def ordinary(self, features: Tensor) -> Tensor:
         """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test.
 
-        Below the least ordinary base picture it goes on below 0, in units of the distance of that from the
-        middle one: a share cannot tell pictures of nothing from unusual ones of an added class.
+        Below the least ordinary base picture it goes on below 0, in deviations of base pictures: a share cannot
+        tell pictures of nothing from unusual ones of an added class.
         """
         if self.outlier is None:
             return torch.ones(len(features))
@@ -338,12 +338,10 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
 def least_ordinary(ordinary: Tensor) -> Tensor:
     """How ordinary pictures of an added class are at least, by its examples ``[k]``.
 
-    Of few examples the least ordinary is often more ordinary than another picture of the class.
-
-    >>> least_ordinary(torch.tensor([0.9, 0.25]))
-    tensor(-0.2500)
+    >>> least_ordinary(torch.tensor([0.9, 0.1]))
+    tensor(-0.5000)
     """
-    return ordinary.min() - SPREAD
+    return ordinary.mean() - SPREAD
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
