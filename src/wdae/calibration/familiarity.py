@@ -192,6 +192,8 @@ def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
     _check_curves(kept["alone"], 0, 1)
     if "outlier" in kept:
         _check_curves(kept["outlying"])
+        if not 0 <= float(kept.get("spread", np.zeros(()))) <= _FARTHEST:
+            raise ValueError(f"a detector whose added classes spread by {float(kept['spread'])}")
     if "shots" in kept:
         shots = kept["shots"].tolist()
         _check_curves(kept["own"], count=len(shots))

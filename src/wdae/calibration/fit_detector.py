@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
+from wdae.calibration.familiarity import ends
 from wdae.calibration.probabilities import minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
 from wdae.calibration.strays import few, stray_limits
@@ -25,7 +26,6 @@ from wdae.calibration.unknown import (
     Detector,
     Seen,
     joined,
-    least_ordinary,
     share_below,
 )
 from wdae.methods.calibration import SHOTS, WAYS, interpolate
@@ -51,7 +51,7 @@ _EPISODES, _QUERIES = 60, 15
 _AT_ONCE = 2 * WAYS - 2
 """Base classes that play novel together, where there are enough: half of them are added."""
 _RIDGE = 1e-3
-_FOLDS = 5  # of held-out pictures
+_FOLDS, _NEAREST = 5, 0.9  # of held-out pictures; the share of pictures of nothing that are no nearer
 
 
 @torch.no_grad()
@@ -132,7 +132,7 @@ def _of_base(
         made = made if like is None else replace(made, strength=like.strength)
     made = replace(made, known=quantiles(_with_least(made.base_ratios(made.seen(known)).amax(1))))
     if test is not None:
-        made = replace(made, outlier=test.direction, outlying=test.outlying)
+        made = replace(made, outlier=test.direction, outlying=test.outlying, spread=test.spread)
     return replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
 
 
@@ -172,10 +172,14 @@ def _some(held_out: ClassSet) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _OutlierTest:
-    """The direction of pictures of nothing ``[D]``, and quantiles of base pictures along it."""
+    """The direction of pictures of nothing ``[D]``, and quantiles of base pictures along it.
+
+    The spread is half of the way from the least of these to the nearest pictures of nothing, in deviations.
+    """
 
     direction: Tensor
     outlying: Curve
+    spread: float
 
 
 def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTest | None:
@@ -193,7 +197,10 @@ def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTe
         rest = known[part != fold] if folds > 1 else known
         along[part == fold] = -(known[part == fold] @ _direction(rest, strange)[0])
     direction, between = _direction(known, strange)
-    return _OutlierTest(direction, quantiles(_with_least(along, between)))
+    outlying = quantiles(_with_least(along, between))
+    least, deviation = ends(outlying)
+    nearest = float((-(strange @ direction)).quantile(_NEAREST))
+    return _OutlierTest(direction, outlying, max(0.0, (least - nearest) / deviation / 2))
 
 
 def _direction(known: Tensor, strange: Tensor) -> tuple[Tensor, float]:
@@ -357,7 +364,7 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
         means, profiles = (
             torch.stack(part) for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
         )
-        least = torch.stack([least_ordinary(some.ordinary) for some in shots])
+        least = torch.stack([made.least_ordinary(some.ordinary) for some in shots])
         counts = torch.full((n_way,), n_shot)
         own = [
             classes[c].some(rows[n_shot : n_shot + _QUERIES]) for c, rows in zip(drawn, orders, strict=True)

@@ -30,9 +30,6 @@ SHARPENED_FROM = 3
 """Number of examples from which profiles of added classes are sharpened; chosen on validation classes."""
 ALIKE = 2.0
 """What the backbone's own classes count in agreement, beside what they count in familiarity."""
-SPREAD = 1.0
-"""By how much pictures of an added class may be less ordinary than its examples are on average, in deviations
-of base pictures; chosen on validation classes."""
 Curve = tuple[float, ...]
 """Quantiles, evenly spaced from 0 to 1."""
 
@@ -108,6 +105,8 @@ class Detector:
             looks out of place; at most the least of one sound class in twenty lies lower.
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
+        spread: how much less ordinary pictures of an added class may be than its examples are on average; 0
+            in files of before: no less than the least of them.
         background: the backbone's own classes, where it has any.
         profiles: which of them each base class is ``[N, B]``, by its pictures.
         strength: what they count beside ratios.
@@ -126,6 +125,7 @@ class Detector:
     strays: Mapping[int, float] = field(default_factory=dict)
     outlier: Tensor | None = None
     outlying: Curve = ()
+    spread: float = 0.0
     background: Background | None = None
     profiles: Tensor | None = None
     strength: float = 0.0
@@ -142,7 +142,7 @@ class Detector:
         return Added(
             torch.stack(means),
             torch.tensor([len(some) for some in groups]),
-            torch.stack([least_ordinary(self.ordinary(some)) for some in groups]),
+            torch.stack([self.least_ordinary(self.ordinary(some)) for some in groups]),
             torch.stack(profiles),
         )
 
@@ -223,14 +223,18 @@ class Detector:
     def ordinary(self, features: Tensor) -> Tensor:
         """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test.
 
-        Below the least ordinary base picture it goes on below 0, in deviations of base pictures: a share cannot
-        tell pictures of nothing from unusual ones of an added class.
+        Below the least ordinary base picture it goes on below 0, in deviations of base pictures: a share
+        cannot tell pictures of nothing from unusual ones of an added class.
         """
         if self.outlier is None:
             return torch.ones(len(features))
         along = -(unit(features) @ self.outlier)
         least, unit_of = ends(self.outlying)
         return share_below(self.outlying, along) + ((along - least) / unit_of).clamp(max=0)
+
+    def least_ordinary(self, ordinary: Tensor) -> Tensor:
+        """How ordinary a picture must be to pass as one of an added class, by its examples ``[k]``."""
+        return ordinary.mean() - self.spread if self.spread else ordinary.min()
 
     def threshold(self, false_alarms: float, shots: Sequence[int]) -> float:
         """The familiarity below which a picture is called unknown, with added classes of so many shots.
@@ -286,6 +290,7 @@ class Detector:
             found[_strays_of(found)] = torch.tensor([self.strays[k] for k in STRAYS])
         if self.outlier is not None:
             found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
+            found["spread"] = torch.tensor(self.spread)
         return found
 
     @classmethod
@@ -312,6 +317,7 @@ class Detector:
             dict(zip(STRAYS, kept[strays].tolist(), strict=True)) if strays in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
             tuple(kept["outlying"][0].tolist()) if "outlier" in kept else (),
+            float(kept.get("spread", 0)),
             **_background(kept),
         )
 
@@ -333,15 +339,6 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
     sharpness = float(kept["sharpness"]) if "sharpness" in kept else 0.0
     found = {"background": background, "profiles": profiles, "strength": strength, "sharpness": sharpness}
     return {**found, "sharpened_from": int(kept.get("sharpened_from", 1))}
-
-
-def least_ordinary(ordinary: Tensor) -> Tensor:
-    """How ordinary pictures of an added class are at least, by its examples ``[k]``.
-
-    >>> least_ordinary(torch.tensor([0.9, 0.1]))
-    tensor(-0.5000)
-    """
-    return ordinary.mean() - SPREAD
 
 
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
