@@ -40,8 +40,8 @@ SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
 SETTINGS_OF_FEW = ((1.0, 0.97, False), (0.5, 0.97, True))
-"""The same for where the covariance within classes is hardly known. Of fewer pictures than a feature has
-numbers, these alone are tried."""
+"""The same for where the covariance within classes is hardly known: of fewer pictures than a feature has
+numbers, these alone are tried, and of many times as many they are not."""
 
 STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
@@ -50,7 +50,8 @@ _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES = 60, 15
 _AT_ONCE = 2 * WAYS - 2
 """Base classes that play novel together, where there are enough: half of them are added."""
-_RIDGE = 1e-3
+_RIDGE, _WIDEST = 1e-3, 100.0
+_MANY = 4  # pictures for each number of a feature
 _FOLDS, _NEAREST = 5, 0.9  # of held-out pictures; the share of pictures of nothing that are no nearer
 
 
@@ -102,7 +103,9 @@ def fit_detector(
 
 def _settings(train: ClassSet) -> tuple[tuple[float, float, bool], ...]:
     n_pictures, dim = train.features.shape
-    return SETTINGS_OF_FEW if n_pictures < dim else SETTINGS + SETTINGS_OF_FEW
+    if n_pictures < dim:
+        return SETTINGS_OF_FEW
+    return SETTINGS + SETTINGS_OF_FEW if n_pictures < _MANY * dim else SETTINGS
 
 
 def _of_base(
@@ -200,7 +203,8 @@ def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTe
     outlying = quantiles(_with_least(along, between))
     least, deviation = ends(outlying)
     nearest = float((-(strange @ direction)).quantile(_NEAREST))
-    return _OutlierTest(direction, outlying, max(0.0, (least - nearest) / deviation / 2))
+    spread = (least - nearest) / deviation / 2
+    return _OutlierTest(direction, outlying, min(max(0.0, spread), _WIDEST))
 
 
 def _direction(known: Tensor, strange: Tensor) -> tuple[Tensor, float]:
