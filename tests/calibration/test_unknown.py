@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from wdae import FeatureBank, Part, synthetic_bank
-from wdae.calibration.fit_detector import _cautious, fit_detector
+from wdae.calibration.familiarity import Familiarity
+from wdae.calibration.fit_detector import _cautious, _with_least, fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
 from wdae.calibration.strays import _groups, _limit
 from wdae.calibration.unknown import RATE, Detector, Seen, joined, share_below
@@ -52,6 +53,111 @@ def learned(bank: FeatureBank, outliers: dict[str, torch.Tensor]) -> Model:
 def rejected(detector: Detector, rows: torch.Tensor, groups: list[torch.Tensor], rate: float) -> float:
     threshold = detector.threshold(rate, [len(group) for group in groups])
     return float((detector.familiarity(rows, detector.added(groups)) < threshold).double().mean())
+
+
+@dataclass(frozen=True)
+class Small:
+    """A model of somebody's own: far fewer pictures than a feature has numbers."""
+
+    detector: Detector
+    base: list[torch.Tensor]
+    added: list[torch.Tensor]
+    unseen: torch.Tensor
+    nothing: torch.Tensor
+
+    @property
+    def fresh(self) -> torch.Tensor:
+        """Pictures of base classes that nothing was learned from."""
+        return torch.cat([rows[20:] for rows in self.base])
+
+
+@pytest.fixture(scope="module", params=[0, 1])
+def small(request: pytest.FixtureRequest) -> Small:
+    """11 base classes of 20 pictures, of which 4 are held out, in 256 dimensions; 5 to add, 7 unseen."""
+    generator = torch.Generator().manual_seed(request.param)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    axes, common = normal(24, 256) / 16, torch.zeros(256)
+    common[0] = 3.0
+    means = normal(23, 24)
+    classes = [unit((mean + 0.6 * normal(60, 24)) @ axes + 0.15 * normal(60, 256) + common) for mean in means]
+    nothing = unit(2 * torch.eye(256)[1] + 0.1125 * normal(80, 256))
+    parts = [Part.BASE_HELD_OUT.code] * 4 + [Part.BASE_TRAIN.code] * 16
+    bank = FeatureBank.build(
+        torch.cat([rows[:20] for rows in classes[:11]]),
+        torch.arange(11).repeat_interleave(20),
+        [f"class {c}" for c in range(11)],
+        torch.tensor(parts * 11),
+    )
+    found = fit_detector(bank, outliers={"noise": nothing[:40]})
+    assert found is not None
+    return Small(found, classes[:11], classes[11:16], torch.cat(classes[16:]), nothing[40:])
+
+
+@pytest.mark.parametrize(("n_way", "n_shot"), [(0, 0), (1, 5), (2, 5), (5, 5), (5, 1), (5, 20)])
+def test_a_small_model_tells_the_unknown_however_many_classes_are_added(
+    small: Small, n_way: int, n_shot: int
+) -> None:
+    groups = [rows[:n_shot] for rows in small.added[:n_way]]
+    assert rejected(small.detector, small.nothing, groups, RATE) > 0.9
+    assert rejected(small.detector, small.unseen, groups, RATE) > (0.5 if n_shot == 1 else 0.7)
+    assert rejected(small.detector, small.fresh, groups, RATE) < 0.08
+    if n_way > 2:
+        own = torch.cat([rows[20:] for rows in small.added])
+        assert rejected(small.detector, own, groups, RATE) < 0.16
+
+
+def test_fresh_pictures_are_as_ordinary_as_those_held_out(small: Small) -> None:
+    """However few there are to tell pictures of nothing from."""
+    assert float((small.detector.ordinary(small.fresh) < 0.1 * RATE).double().mean()) < 0.01
+    assert bool((small.detector.ordinary(small.nothing) < 0).all())
+
+
+def test_what_is_said_of_nothing_holds_with_classes_added(small: Small) -> None:
+    said = small.detector.figures["caught_noise"]
+    groups = [rows[:5] for rows in small.added]
+    assert said <= rejected(small.detector, small.nothing, [], RATE)
+    assert said == pytest.approx(rejected(small.detector, small.nothing, groups, RATE), abs=0.1)
+
+
+def test_a_detector_of_before_tells_nothing_where_its_threshold_is_0(small: Small) -> None:
+    """Its added classes let through whatever is no less ordinary than the least of their examples."""
+    none = (0.0,) * 201
+    of_before = {k: replace(one, base=none, added=none) for k, one in small.detector.by_shots.items()}
+    kept = replace(small.detector, by_shots=of_before).tensors()
+    old = Detector.of_tensors({k: v for k, v in kept.items() if k != "spread"}, 11, 256)
+    groups = [rows[:5] for rows in small.added]
+    assert old.spread == 0 and old.threshold(RATE, [5] * 5) == 0
+    assert rejected(old, small.nothing, groups, RATE) == 1
+    assert rejected(old, small.nothing, groups, 0.0) == 0
+    odd = [torch.cat([groups[0], small.fresh[:1]]), *groups[1:]]
+    assert rejected(old, small.nothing, odd, RATE) == 1
+
+
+def test_a_class_of_nothing_can_be_added(small: Small) -> None:
+    spread = 0.03 * torch.randn(60, 256, generator=torch.Generator().manual_seed(5))
+    pages = unit(small.nothing[:1] + spread)
+    for n_shot in (1, 5):
+        groups = [pages[:n_shot], small.added[0][:n_shot]]
+        assert rejected(small.detector, pages[5:], groups, RATE) < 0.15
+    assert rejected(small.detector, pages, [], RATE) == 1
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE, 0.3])
+def test_numpy_finds_the_same(small: Small, rate: float) -> None:
+    groups = [rows[:k] for k, rows in zip((1, 2, 5, 10, 20), small.added, strict=True)]
+    added = small.detector.added(groups)
+    kept = {name: t.float() if t.is_floating_point() else t for name, t in small.detector.tensors().items()}
+    arrays = {name: tensor.numpy() for name, tensor in kept.items()}
+    own = added.means.numpy(), added.shots.numpy(), added.ordinary.numpy()
+    light = Familiarity(arrays, arrays["means"], arrays["counts"], *own)
+    rows = torch.cat([small.fresh[::9], small.unseen[::9], small.nothing])
+    wanted = small.detector.familiarity(rows, added)
+    assert float(wanted.min()) < 0 < float(wanted.max())
+    assert light.familiar(rows.numpy()) == pytest.approx(wanted.numpy(), rel=1e-3, abs=1e-3)
+    assert light.is_unknown(rows.numpy(), rate).mean() == rejected(small.detector, rows, groups, rate)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
@@ -194,6 +300,7 @@ def test_only_some_classes_leave_the_others_unknown(bank: FeatureBank, learned: 
         ("strays", lambda t: t[:2]),
         ("shots", lambda t: t + 1),
         ("exponent", lambda t: -t),
+        ("spread", lambda t: t - 1e3),
     ],
 )
 def test_a_forged_detector_is_refused(detector: Detector, name: str, forge: object) -> None:
@@ -245,6 +352,14 @@ def test_few_pictures_make_thresholds_cautious() -> None:
     assert interpolate(_cautious(familiar, 19), RATE) == pytest.approx(0.05, abs=0.02)
     assert interpolate(_cautious(familiar, 19), 0.01) < 0.02
     assert interpolate(_cautious(familiar.repeat(10), 19), RATE) == pytest.approx(0.05, abs=0.02)
+
+
+def test_of_few_pictures_the_least_is_not_the_end() -> None:
+    few, many = torch.linspace(1, 3, 20), torch.linspace(1, 3, 300)
+    assert float(_with_least(few)[0]) < 0.1 and len(_with_least(few)) == 21
+    assert float(_with_least(few, 0.5)[0]) == 0.5
+    assert float(_with_least(few, 2.0)[0]) == 1  # pictures of nothing amid the others
+    assert torch.equal(_with_least(many), many)
 
 
 def test_an_example_is_as_ordinary_as_itself() -> None:

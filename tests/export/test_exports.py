@@ -16,11 +16,13 @@ from tiny_backbone import paint
 
 from wdae.bank import FeatureBank
 from wdae.classifier import Model, learn, save
+from wdae.classifier.learning import learn_from_bank
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.classifier.predictions import predictions
 from wdae.cli.main import main
 from wdae.errors import ModelError
 from wdae.export import export_linear, export_onnx, export_torchscript
+from wdae.nn.cosine import unit
 from wdae.parts import Part
 from wdae.synthetic import synthetic_bank
 
@@ -103,6 +105,25 @@ def test_onnx_classifier(model: Model, tmp_path: Path) -> None:
         np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
     labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
     assert labels == list(model.names)
+
+
+def test_onnx_tells_pictures_of_nothing(small_bank: FeatureBank, tmp_path: Path) -> None:
+    """Beside an added class of them as well, and none of them where no false alarm is allowed."""
+    dim = small_bank.dim
+    generator = torch.Generator().manual_seed(9)
+    nothing = unit(torch.ones(dim) + 0.3 * torch.randn(60, dim, generator=generator))
+    model = learn_from_bank(small_bank, method="initial-estimate", outliers={"noise": nothing[:40]})
+    pool = small_bank.select(Part.NOVEL)
+    model.add({"okapi": pool.of_class(0)[:4]})
+    for name, rate in (("a", 0.05), ("b", 0.05), ("c", 0.0)):
+        if name == "b":
+            model.add({"noise": nothing[:2]})
+        export_onnx(model, tmp_path / f"{name}.onnx", false_alarms=rate)
+        session = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx")
+        rows = torch.cat([nothing[40:], pool.features])
+        unknown = session.run(None, {"features": rows.numpy()})[2]
+        assert unknown.tolist() == [one.unknown for one in predictions(model, rows, false_alarms=rate)]
+        assert (unknown[:20].mean() > 0.9) == (name == "a") and (unknown.any() == (rate > 0))
 
 
 def test_onnx_from_squares_on(seeing: Model, tmp_path: Path) -> None:

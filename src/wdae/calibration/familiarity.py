@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,7 @@ MOST_BACKGROUND = 25_000
 """Background classes that a file may hold."""
 _FARTHEST = 1e6  # ratios that a file may hold
 _STEEPEST_PROFILE = 100.0
+_SMALLEST_RANGE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Familiarity:
         kept: the detector's arrays as a model's file has them.
         means, counts: of the base classes in question ``[N, R]``, ``[N]``.
         added, shots, ordinary: of the added ones: means ``[n, R]``, numbers of examples ``[n]``, how ordinary
-            the least of them is ``[n]``.
+            their pictures are at least ``[n]``.
         base_profiles, profiles: means of the background classes in them ``[N, B]``, ``[n, B]``, where the
             backbone has classes of its own (:mod:`wdae.calibration.background`).
     """
@@ -76,7 +77,7 @@ class Familiarity:
     def threshold(self, false_alarms: float) -> float:
         """The familiarity below which a picture is called unknown."""
         if false_alarms == 0:
-            return 0.0
+            return -math.inf
         alone = interpolate(_curve(self.kept["alone"][0]), false_alarms)
         if not len(self.shots) or not self.played:
             return alone
@@ -85,7 +86,7 @@ class Familiarity:
         return alone + min(1.0, len(self.shots) / WAYS) * (joint - alone)
 
     def familiar(self, features: Array) -> Array:
-        """How familiar each of the features ``[M, D]`` is, from 0 to 1, ``[M]``."""
+        """How familiar each of the features ``[M, D]`` is, at most 1, ``[M]``; of nothing, it is below 0."""
         vectors = self._coordinates(features)
         as_base, as_added = np.zeros(len(features)), np.zeros(len(features))
         allowed = np.ones(len(features))
@@ -119,7 +120,9 @@ class Familiarity:
     def _ordinary(self, features: Array) -> Array:
         if "outlier" not in self.kept:
             return np.ones(len(features))
-        return share_below(self.kept["outlying"][0], -(unit(features) @ self.kept["outlier"]))
+        curve, along = self.kept["outlying"][0], -(unit(features) @ self.kept["outlier"])
+        least, unit_of = ends(curve)
+        return np.asarray(share_below(curve, along) + ((along - least) / unit_of).clip(max=0))
 
     def _explained(self, features: Array, profiles: Array | None) -> Array:
         """What the background finds in pictures, as far as classes of these profiles explain it ``[M]``."""
@@ -189,6 +192,8 @@ def check_kept(kept: Mapping[str, Array], n_base: int, dim: int) -> None:
     _check_curves(kept["alone"], 0, 1)
     if "outlier" in kept:
         _check_curves(kept["outlying"])
+        if not 0 <= float(kept.get("spread", np.zeros(()))) <= _FARTHEST:
+            raise ValueError(f"a detector whose added classes spread by {float(kept['spread'])}")
     if "shots" in kept:
         shots = kept["shots"].tolist()
         _check_curves(kept["own"], count=len(shots))
@@ -236,6 +241,16 @@ def share_below(curve: Array, values: Array) -> Array:
     low = high - 1
     step = (curve[high] - curve[low]).clip(min=1e-12)
     return np.asarray((low + ((values - curve[low]) / step).clip(0, 1)) / (len(curve) - 1))
+
+
+def ends(curve: Sequence[float] | Array) -> tuple[float, float]:
+    """The least of a distribution, given by its quantiles, and about one deviation of it.
+
+    >>> ends((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+    (1.0, 2.0)
+    """
+    middle, sixth = float(curve[len(curve) // 2]), float(curve[len(curve) // 6])
+    return float(curve[0]), max(middle - sixth, _SMALLEST_RANGE)
 
 
 def unit(rows: Array) -> Array:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
+from wdae.calibration.familiarity import ends
 from wdae.calibration.probabilities import minimise, quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
 from wdae.calibration.strays import few, stray_limits
@@ -28,6 +29,7 @@ from wdae.calibration.unknown import (
     share_below,
 )
 from wdae.methods.calibration import SHOTS, WAYS, interpolate
+from wdae.methods.records import QUANTILES
 from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 from wdae.nn.space import means_by_class
@@ -37,6 +39,10 @@ from wdae.runtime.randomness import derive_seed
 SETTINGS = ((1.0, 0.1, False), (0.5, 0.5, True))
 """Power, shrinkage and equal length of PLDA that are tried; which is better depends on the backbone."""
 
+SETTINGS_OF_FEW = ((1.0, 0.97, False), (0.5, 0.97, True))
+"""The same for where the covariance within classes is hardly known: of fewer pictures than a feature has
+numbers, these alone are tried, and of many times as many they are not."""
+
 STRENGTHS = (0.0, 4.0)
 """What the backbone's own classes count that is tried, in the unit in which they vary as ratios do."""
 
@@ -44,7 +50,9 @@ _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES = 60, 15
 _AT_ONCE = 2 * WAYS - 2
 """Base classes that play novel together, where there are enough: half of them are added."""
-_RIDGE = 1e-3
+_RIDGE, _WIDEST = 1e-3, 100.0
+_MANY = 4  # pictures for each number of a feature
+_FOLDS, _NEAREST = 5, 0.9  # of held-out pictures; the share of pictures of nothing that are no nearer
 
 
 @torch.no_grad()
@@ -72,29 +80,38 @@ def fit_detector(
     drawn = {kind: rows[::2] for kind, rows in (outliers or {}).items()}
     asked = {kind: rows[1::2] for kind, rows in (outliers or {}).items()}
     pools = _pools(bank, bank if played is None else played)
+    test = _outlier_test(held_out, drawn)
+    tests = [_outlier_test(_without(held_out, pool.away), drawn) if pool.away else test for pool in pools]
     best: Detector | None = None
     strengths = STRENGTHS if background is not None else STRENGTHS[:1]
-    for settings, strength in itertools.product(SETTINGS, strengths):
-        made = _of_base(train, held_out, drawn, background, settings, strength)
+    for settings, strength in itertools.product(_settings(train), strengths):
+        made = _of_base(train, held_out, test, background, settings, strength)
         if made is None:
             continue
         tried = []
-        for pool in pools:
+        for pool, without in zip(pools, tests, strict=True):
             known = _without(train, pool.away), _without(held_out, pool.away)
-            beside = _of_base(*known, drawn, background, settings, strength, made) if pool.away else made
+            beside = _of_base(*known, without, background, settings, strength, made) if pool.away else made
             if beside is not None:
                 tried.append((pool, beside))
         made = _with_added(made, tried, seed)
-        made = replace(made, figures=_figures(made, asked))
+        made = replace(made, figures=_figures(made, tried, asked))
         if best is None or made.worth > best.worth:
             best = made
     return best
 
 
+def _settings(train: ClassSet) -> tuple[tuple[float, float, bool], ...]:
+    n_pictures, dim = train.features.shape
+    if n_pictures < dim:
+        return SETTINGS_OF_FEW
+    return SETTINGS + SETTINGS_OF_FEW if n_pictures < _MANY * dim else SETTINGS
+
+
 def _of_base(
     train: ClassSet,
     held_out: ClassSet,
-    outliers: Mapping[str, Tensor],
+    test: _OutlierTest | None,
     background: Background | None,
     settings: tuple[float, float, bool],
     strength: float,
@@ -105,7 +122,7 @@ def _of_base(
     Args:
         like: one in which the background counts as much as it shall here; by default ``strength`` says it.
     """
-    known = held_out.features[:: -(-len(held_out.features) // _MOST)]
+    known = _some(held_out)
     every = -(-len(train.features) // _MOST)
     features, labels = train.features[::every], train.labels[::every]
     plda = PLDA.fit(features, labels, *settings)
@@ -116,9 +133,9 @@ def _of_base(
     if background is not None and strength:
         made = _with_background(made, background, features, labels, strength)
         made = made if like is None else replace(made, strength=like.strength)
-    made = replace(made, known=quantiles(made.base_ratios(made.seen(known)).amax(1)))
-    if outliers:
-        made = _with_outliers(made, known, outliers)
+    made = replace(made, known=quantiles(_with_least(made.base_ratios(made.seen(known)).amax(1))))
+    if test is not None:
+        made = replace(made, outlier=test.direction, outlying=test.outlying, spread=test.spread)
     return replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
 
 
@@ -151,10 +168,51 @@ def _with_background(
     )
 
 
-def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -> Detector:
-    """With the direction that parts pictures of nothing from held-out ones, by logistic regression."""
-    strange = torch.cat(list(kinds.values()))
-    rows = unit(torch.cat([known, strange])).double()
+def _some(held_out: ClassSet) -> Tensor:
+    """The held-out pictures, or some of very many."""
+    return held_out.features[:: -(-len(held_out.features) // _MOST)]
+
+
+@dataclass(frozen=True, eq=False)
+class _OutlierTest:
+    """The direction of pictures of nothing ``[D]``, and quantiles of base pictures along it.
+
+    The spread is half of the way from the least of these to the nearest pictures of nothing, in deviations.
+    """
+
+    direction: Tensor
+    outlying: Curve
+    spread: float
+
+
+def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTest | None:
+    """The direction that parts pictures of nothing from held-out ones.
+
+    Held-out pictures lie farther from nothing along a direction that was fitted to them than others do, the
+    more so the fewer there are: a part of them at a time is measured along one that was fitted to the rest.
+    """
+    if not kinds:
+        return None
+    known, strange = unit(_some(held_out)), unit(torch.cat(list(kinds.values())))
+    folds, part = min(_FOLDS, len(known)), torch.arange(len(known)) % _FOLDS
+    along = known.new_empty(len(known))
+    for fold in range(folds):
+        rest = known[part != fold] if folds > 1 else known
+        along[part == fold] = -(known[part == fold] @ _direction(rest, strange)[0])
+    direction, between = _direction(known, strange)
+    outlying = quantiles(_with_least(along, between))
+    least, deviation = ends(outlying)
+    nearest = float((-(strange @ direction)).quantile(_NEAREST))
+    spread = (least - nearest) / deviation / 2
+    return _OutlierTest(direction, outlying, min(max(0.0, spread), _WIDEST))
+
+
+def _direction(known: Tensor, strange: Tensor) -> tuple[Tensor, float]:
+    """From known pictures ``[M, D]`` to strange ones ``[m, D]``, by logistic regression.
+
+    The number is how far against it pictures lie that are as likely of either kind.
+    """
+    rows = torch.cat([known, strange]).double()
     is_strange = torch.cat([torch.zeros(len(known)), torch.ones(len(strange))]).double()
     weight = torch.where(is_strange > 0, 0.5 / len(strange), 0.5 / len(known)).double()
     direction = torch.zeros(rows.shape[1], dtype=torch.float64, requires_grad=True)
@@ -165,8 +223,20 @@ def _with_outliers(made: Detector, known: Tensor, kinds: Mapping[str, Tensor]) -
         return weight @ lost + _RIDGE * direction.square().sum() / 2
 
     minimise([direction, offset], loss)
-    found = direction.detach().float()
-    return replace(made, outlier=found, outlying=quantiles(-(unit(known) @ found)))
+    return direction.detach().float(), float(offset.detach())
+
+
+def _with_least(values: Tensor, lowest: float = -math.inf) -> Tensor:
+    """Values ``[M]`` of pictures and, where they are few, one that none to come is expected to be below.
+
+    One in M + 1 pictures to come lies below the least of M. A share of 0 is left to what is as far below that
+    as that is below the middle one, or is ``lowest``.
+    """
+    if len(values) >= QUANTILES - 1:
+        return values
+    least = values.min()
+    below = (2 * least - values.median()).clamp(min=lowest)
+    return torch.cat([torch.minimum(below, least).unsqueeze(0), values])
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +338,8 @@ def _cautious(familiar: Tensor, n_pictures: int) -> Curve:
     The picture to come is one more, and may be the least familiar of all: of few pictures the least familiar
     ones say little (as in :mod:`wdae.calibration.conformal`).
     """
-    return quantiles(torch.cat([familiar.new_zeros(-(-len(familiar) // n_pictures)), familiar]))
+    zeros = familiar.new_zeros(-(-len(familiar) // n_pictures))
+    return quantiles(torch.cat([zeros, familiar.clamp(min=0)]))
 
 
 def _alone(some: _Pictures) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -297,7 +368,7 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
         means, profiles = (
             torch.stack(part) for part in zip(*(made.class_of(some.seen) for some in shots), strict=True)
         )
-        least = torch.stack([some.ordinary.min() for some in shots])
+        least = torch.stack([made.least_ordinary(some.ordinary) for some in shots])
         counts = torch.full((n_way,), n_shot)
         own = [
             classes[c].some(rows[n_shot : n_shot + _QUERIES]) for c, rows in zip(drawn, orders, strict=True)
@@ -317,6 +388,9 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
         if rows
     }
 
+    def likely(kind: str, exponent: float) -> Tensor:
+        return torch.maximum(asked[kind][0].pow(exponent), asked[kind][1])
+
     def familiar(kind: str, exponent: float) -> Tensor:
         as_added, as_base, ordinary, allowed = asked[kind]
         return joined(as_base, as_added.pow(exponent), ordinary, allowed)
@@ -324,7 +398,7 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
     low, high = -STEEPEST, STEEPEST
     for _ in range(20):  # the larger the exponent, the fewer pictures of added classes are familiar
         middle = math.exp((low + high) / 2)
-        lowest = [familiar(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
+        lowest = [likely(kind, middle).double().quantile(RATE) for kind in ("own", "base")]
         low, high = (math.log(middle), high) if lowest[0] > lowest[1] else (low, math.log(middle))
     base = _cautious(familiar("base", middle), sum(len(pool.known) for pool in pools))
     added = _cautious(familiar("own", middle), sum(len(some) for pool in pools for some in pool.classes))
@@ -333,12 +407,31 @@ def _added_classes(pools: Sequence[_Played], n_shot: int, seed: int) -> AddedCla
     return AddedClasses(curve, base, added, float(caught), middle)
 
 
-def _figures(made: Detector, outliers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind."""
+def _figures(
+    made: Detector, tried: Sequence[tuple[_Pool, Detector]], outliers: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """Shares that are called unknown at RATE: unseen classes, and pictures of nothing of each kind.
+
+    The latter with nothing added, or with pseudo-novel classes of any number of examples where that is less.
+    """
     figures = dict(made.figures) | {
         f"caught_{k}": one.caught for k, one in made.by_shots.items() if not math.isnan(one.caught)
     }
-    nobody, threshold = made.added([]), made.threshold(RATE, [])
+    alone, beside_added = (made, made.added([]), made.threshold(RATE, [])), []
+    for pool, beside in tried:
+        shown = replace(beside, by_shots=made.by_shots)
+        for shots in made.by_shots:
+            able = [rows[:shots] for rows in pool.classes if len(rows) > shots][:WAYS]
+            beside_added.append((shown, shown.added(able), made.threshold(RATE, [shots] * len(able))))
     for kind, rows in outliers.items():
-        figures[f"caught_{kind}"] = float((made.familiarity(rows, nobody) < threshold).double().mean())
+        shares = [
+            float(
+                torch.cat([one.familiarity(rows, added) < limit for one, added, limit in cases])
+                .double()
+                .mean()
+            )
+            for cases in ([alone], beside_added)
+            if cases
+        ]
+        figures[f"caught_{kind}"] = min(shares)
     return figures

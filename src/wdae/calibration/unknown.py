@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from wdae.calibration.background import Background, alike, explained, profile
-from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept
+from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, check_kept, ends
 from wdae.calibration.familiarity import STEEPEST as STEEPEST
 from wdae.calibration.familiarity import STRAYS as STRAYS
 from wdae.methods.calibration import WAYS, interpolate, step_for
@@ -81,7 +81,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """Added classes: means ``[n, R]`` of their examples, how many, how ordinary the least is ``[n]``.
+    """Added classes: means ``[n, R]`` of examples, how many ``[n]``, how ordinary pictures must be ``[n]``.
 
     Their profiles are ``[n, B]``: which background classes they are.
     """
@@ -105,6 +105,8 @@ class Detector:
             looks out of place; at most the least of one sound class in twenty lies lower.
         outlier: direction of pictures of nothing ``[D]``; None where the model was learned from features.
         outlying: quantiles of held-out base pictures along it, largest first.
+        spread: how much less ordinary pictures of an added class may be than its examples are on average; 0
+            in files of before: no less than the least of them.
         background: the backbone's own classes, where it has any.
         profiles: which of them each base class is ``[N, B]``, by its pictures.
         strength: what they count beside ratios.
@@ -123,6 +125,7 @@ class Detector:
     strays: Mapping[int, float] = field(default_factory=dict)
     outlier: Tensor | None = None
     outlying: Curve = ()
+    spread: float = 0.0
     background: Background | None = None
     profiles: Tensor | None = None
     strength: float = 0.0
@@ -139,7 +142,7 @@ class Detector:
         return Added(
             torch.stack(means),
             torch.tensor([len(some) for some in groups]),
-            torch.stack([self.ordinary(some).min() for some in groups]),
+            torch.stack([self.least_ordinary(self.ordinary(some)) for some in groups]),
             torch.stack(profiles),
         )
 
@@ -173,7 +176,7 @@ class Detector:
 
     @torch.no_grad()
     def familiarity(self, features: Tensor, added: Added, base: Tensor | None = None) -> Tensor:
-        """How familiar each of the features ``[M, D]`` is, from 0 to 1, ``[M]``.
+        """How familiar each of the features ``[M, D]`` is, at most 1, ``[M]``; of nothing, it is below 0.
 
         Args:
             base: the base classes that come into question; all by default.
@@ -218,10 +221,20 @@ class Detector:
         return step_for(shots, self.strays)
 
     def ordinary(self, features: Tensor) -> Tensor:
-        """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test."""
+        """The share of base pictures that are more like pictures of nothing, ``[M]``; 1 without that test.
+
+        Below the least ordinary base picture it goes on below 0, in deviations of base pictures: a share
+        cannot tell pictures of nothing from unusual ones of an added class.
+        """
         if self.outlier is None:
             return torch.ones(len(features))
-        return share_below(self.outlying, -(unit(features) @ self.outlier))
+        along = -(unit(features) @ self.outlier)
+        least, unit_of = ends(self.outlying)
+        return share_below(self.outlying, along) + ((along - least) / unit_of).clamp(max=0)
+
+    def least_ordinary(self, ordinary: Tensor) -> Tensor:
+        """How ordinary a picture must be to pass as one of an added class, by its examples ``[k]``."""
+        return ordinary.mean() - self.spread if self.spread else ordinary.min()
 
     def threshold(self, false_alarms: float, shots: Sequence[int]) -> float:
         """The familiarity below which a picture is called unknown, with added classes of so many shots.
@@ -230,7 +243,7 @@ class Detector:
         has more; with more than WAYS added classes they are fewer.
         """
         if false_alarms == 0:
-            return 0.0
+            return -math.inf
         alone = interpolate(self.alone, false_alarms)
         if not shots or not self.by_shots:
             return alone
@@ -277,6 +290,7 @@ class Detector:
             found[_strays_of(found)] = torch.tensor([self.strays[k] for k in STRAYS])
         if self.outlier is not None:
             found |= {"outlier": self.outlier, "outlying": torch.tensor([self.outlying])}
+            found["spread"] = torch.tensor(self.spread)
         return found
 
     @classmethod
@@ -303,6 +317,7 @@ class Detector:
             dict(zip(STRAYS, kept[strays].tolist(), strict=True)) if strays in kept else {},
             kept["outlier"].float() if "outlier" in kept else None,
             tuple(kept["outlying"][0].tolist()) if "outlier" in kept else (),
+            float(kept.get("spread", 0)),
             **_background(kept),
         )
 
@@ -329,7 +344,8 @@ def _background(kept: Mapping[str, Tensor]) -> dict[str, Any]:
 def joined(as_base: Tensor, as_added: Tensor, ordinary: Tensor, allowed: Tensor) -> Tensor:
     """Familiarity: to the likelier kind of class, and no picture of nothing ``[M]``.
 
-    An added class may be one of text or of plain colours: what is no less ordinary than its examples passes.
+    An added class may be one of text or of plain colours: what is hardly less ordinary than its examples
+    passes.
     """
     passes = (as_added >= as_base) & (ordinary >= allowed - ROUNDING)
     ordinary = torch.where(passes, torch.ones_like(ordinary), ordinary)

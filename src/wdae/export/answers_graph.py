@@ -9,10 +9,12 @@ import math
 
 import numpy as np
 
-from wdae.calibration.familiarity import OUTLIER_SHARE, Array, Familiarity
+from wdae.calibration.familiarity import OUTLIER_SHARE, ROUNDING, Array, Familiarity, ends
 from wdae.classifier.light.answers import Answers
 from wdae.export.graph import Builder
 from wdae.methods.records import interpolate
+
+_NEVER = -3e38  # what no score and no familiarity is below
 
 
 def add_answers(
@@ -40,13 +42,13 @@ def add_answers(
     chances = graph.op("Softmax", scores, out=f"{before}probabilities", axis=1)
     if answers.familiarity is not None:
         known = _familiar(graph, features, answers.familiarity)
-        limit = answers.familiarity.threshold(false_alarms)
+        limit = max(answers.familiarity.threshold(false_alarms), _NEVER)
     elif answers.best_scores and false_alarms:
         likelier = np.concatenate([np.zeros(answers.n_base, np.float32), answers.prior])
         known = _largest(graph, graph.op("Sub", scores, graph.const(likelier)))
         limit = interpolate(answers.best_scores, false_alarms)
     else:
-        known, limit = _largest(graph, scores), -3e38
+        known, limit = _largest(graph, scores), _NEVER
     return scores, chances, graph.op("Less", known, graph.const(limit), out=f"{before}unknown")
 
 
@@ -95,11 +97,16 @@ def _familiar(graph: Builder, features: str, known: Familiarity) -> str:
         each = graph.op("Pow", shares, graph.const(kept["exponent"][at]))
         as_added = _largest(graph, each)
         best = graph.op("ArgMax", each, axis=1, keepdims=0)
-        allowed = graph.op("Gather", graph.const(known.ordinary), best)
+        allowed = graph.op("Gather", graph.const(known.ordinary - ROUNDING), best)
     ordinary = graph.op("Add", graph.op("Mul", as_base, graph.const(0)), graph.const(1))
     if "outlier" in kept:
         along = graph.op("MatMul", _unit(graph, features), graph.const(-kept["outlier"][:, None]))
         ordinary = _largest(graph, _share_below(graph, along, kept["outlying"]))
+        least, unit_of = ends(kept["outlying"][0])
+        beyond = graph.op(
+            "Div", graph.op("Sub", _largest(graph, along), graph.const(least)), graph.const(unit_of)
+        )
+        ordinary = graph.op("Add", ordinary, graph.op("Min", beyond, graph.const(0)))
     passes = graph.op(
         "And", graph.op("GreaterOrEqual", as_added, as_base), graph.op("GreaterOrEqual", ordinary, allowed)
     )

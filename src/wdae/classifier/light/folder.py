@@ -26,6 +26,8 @@ from wdae.version import __version__
 
 HEAD = "head-"
 """What the names of files begin with that keep the classifier of a state."""
+COMPUTED = 2
+"""Changes with what is computed of a state: what an earlier one has kept is then computed again."""
 
 
 def head_file(state: State, novel_share: float | None) -> str:
@@ -34,7 +36,9 @@ def head_file(state: State, novel_share: float | None) -> str:
     >>> head_file({"okapi": (0, 1)}, None) == head_file({"okapi": (0, 1)}, 0.5)
     False
     """
-    content = json.dumps([__version__, [[name, list(rows)] for name, rows in state.items()], novel_share])
+    content = json.dumps(
+        [__version__, COMPUTED, [[name, list(rows)] for name, rows in state.items()], novel_share]
+    )
     return f"{HEAD}{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wdae.calibration.unknown import Added
 from wdae.classifier.head import Head
+from wdae.classifier.light.folder import COMPUTED
 from wdae.classifier.model import Model
 from wdae.serve.database.connection import Database
 from wdae.serve.database.revisions import model_row
@@ -36,7 +37,8 @@ def fitted(
     """
     if len(placed) < WORTH or made.base.index is not None:
         return
-    made_of = [__version__, starting, list(made.names), list(placed.items()), made.history.novel_share()]
+    made_of = [__version__, COMPUTED, starting, list(made.names), list(placed.items())]
+    made_of.append(made.history.novel_share())
     state = hashlib.sha256(json.dumps(made_of).encode()).digest()
     with database.reading() as session:
         row = session.get(HeadRow, model)
