@@ -20,7 +20,9 @@ from wdae.methods.calibration import BalancedScorer, Calibration
 from wdae.methods.many_shots import draw_posterior, regressed_base
 from wdae.methods.records import PosteriorRecord
 from wdae.methods.saved import load_method, save_method
+from wdae.nn.cosine import unit
 from wdae.nn.denoiser import Denoiser
+from wdae.nn.posterior import regression
 from wdae.parts import Part
 from wdae.stage2.run import fit_method
 from wdae.synthetic import synthetic_bank
@@ -213,6 +215,16 @@ def test_base_weights_are_regressed_where_they_tell_images_apart_no_worse(bank: 
     assert regressed_base(none_right, 1e5, 0) is not None
     few = synthetic_bank(20, 4, 6, 30, 16, seed=2, held_out_per_class=10)  # 20 to learn from
     assert regressed_base(few, 0.3, 0) is None
+
+
+def test_base_weights_are_regressed_from_all_of_some_hundred_images() -> None:
+    bank = synthetic_bank(4, 2, 2, 150, 8, seed=3)
+    train = bank.select(Part.BASE_TRAIN)
+    assert min(train.counts) > 100
+    found, rows = regressed_base(bank, 0.3, 0), unit(train.features.float())
+    wanted = regression(rows, train.labels, 4, 0.3 * len(rows) / 400)
+    assert found is not None
+    assert torch.allclose(found, wanted, atol=0.01 * float(wanted.abs().max()))
 
 
 def test_from_ten_shots_on_base_scores_are_regressed_ones(bank: FeatureBank) -> None:

@@ -20,6 +20,7 @@ from wdae.parts import Part
 _MOST_ANCHORS = 6400
 _FEWEST_IMAGES = 30  # of a class, on average, that base weights are regressed from
 _IMAGES = 100  # of a class, where λ is the posterior's
+_MOST_IMAGES = 500  # of a class
 _MOST_PRODUCTS = 2e9  # of images, classes and dimensions: a minute of one core
 _FITTED = ("novel", "slope", "offset")  # of a scorer
 _BASE_FITTED = ("base", "base_slope", "base_offset")
@@ -50,15 +51,17 @@ def _some_of_each(train: ClassSet, per_class: int, seed: int) -> tuple[Tensor, T
 
 
 def regressed_base(bank: FeatureBank, strength: float, seed: int, device: Any = "cpu") -> Tensor | None:
-    """Base weights and intercepts ``[N, D + 1]`` of a posterior, from at most a hundred images of each class.
+    """Base weights and intercepts ``[N, D + 1]`` of a posterior, from hundreds of images of each class.
 
     λ is that of the posterior where a class has a hundred, and goes with their number, so that weights from
-    fewer are as long. None where there are too few images for it, or too many classes, or where the bank's
-    held-out images are told apart worse than by its base weights.
+    more or fewer are as long. None where there are too few images for it, or too many classes, or where the
+    bank's held-out images are told apart worse than by its base weights.
     """
     train = bank.select(Part.BASE_TRAIN, device=device)
-    chosen, _ = _some_of_each(train, _IMAGES, seed)
-    N, size = train.n_classes, len(chosen)
+    N = train.n_classes
+    most = int(_MOST_PRODUCTS / max(1, N * N * train.dim))  # in time for the one who waits
+    chosen, _ = _some_of_each(train, max(_IMAGES, min(_MOST_IMAGES, most)), seed)
+    size = len(chosen)
     if N < 2 or size < _FEWEST_IMAGES * N or size * N * train.dim > _MOST_PRODUCTS:
         return None
     stiff = strength * size / (N * _IMAGES)
