@@ -10,8 +10,9 @@ import torch
 
 from wdae import FeatureBank, Part, synthetic_bank
 from wdae.calibration.familiarity import Familiarity
-from wdae.calibration.fit_detector import _cautious, _with_least, fit_detector
+from wdae.calibration.fit_detector import _cautious, fit_detector
 from wdae.calibration.outlier_pictures import draw_outliers
+from wdae.calibration.outlier_test import with_least
 from wdae.calibration.strays import _groups, _limit
 from wdae.calibration.unknown import RATE, Detector, Seen, joined, share_below
 from wdae.classifier import Model, load, save
@@ -356,10 +357,10 @@ def test_few_pictures_make_thresholds_cautious() -> None:
 
 def test_of_few_pictures_the_least_is_not_the_end() -> None:
     few, many = torch.linspace(1, 3, 20), torch.linspace(1, 3, 300)
-    assert float(_with_least(few)[0]) < 0.1 and len(_with_least(few)) == 21
-    assert float(_with_least(few, 0.5)[0]) == 0.5
-    assert float(_with_least(few, 2.0)[0]) == 1  # pictures of nothing amid the others
-    assert torch.equal(_with_least(many), many)
+    assert float(with_least(few)[0]) < 0.1 and len(with_least(few)) == 21
+    assert float(with_least(few, 0.5)[0]) == 0.5
+    assert float(with_least(few, 2.0)[0]) == 1  # pictures of nothing amid the others
+    assert torch.equal(with_least(many), many)
 
 
 def test_an_example_is_as_ordinary_as_itself() -> None:

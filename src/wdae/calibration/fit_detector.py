@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from wdae.bank import ClassSet, FeatureBank
 from wdae.calibration.background import SHARPNESS, Background, explained, sharpened
-from wdae.calibration.familiarity import ends
-from wdae.calibration.probabilities import minimise, quantiles
+from wdae.calibration.outlier_test import OutlierTest, outlier_test, with_least
+from wdae.calibration.probabilities import quantiles
 from wdae.calibration.pseudo_novel import splits, where_to_play
 from wdae.calibration.strays import few, stray_limits
 from wdae.calibration.unknown import (
@@ -29,8 +28,6 @@ from wdae.calibration.unknown import (
     share_below,
 )
 from wdae.methods.calibration import SHOTS, WAYS, interpolate
-from wdae.methods.records import QUANTILES
-from wdae.nn.cosine import unit
 from wdae.nn.plda import PLDA
 from wdae.nn.space import means_by_class
 from wdae.parts import Part
@@ -50,9 +47,7 @@ _MOST = 20_000  # pictures that PLDA is fitted on
 _EPISODES, _QUERIES = 60, 15
 _AT_ONCE = 2 * WAYS - 2
 """Base classes that play novel together, where there are enough: half of them are added."""
-_RIDGE, _WIDEST = 1e-3, 100.0
 _MANY = 4  # pictures for each number of a feature
-_FOLDS, _NEAREST = 5, 0.9  # of held-out pictures; the share of pictures of nothing that are no nearer
 
 
 @torch.no_grad()
@@ -80,8 +75,10 @@ def fit_detector(
     drawn = {kind: rows[::2] for kind, rows in (outliers or {}).items()}
     asked = {kind: rows[1::2] for kind, rows in (outliers or {}).items()}
     pools = _pools(bank, bank if played is None else played)
-    test = _outlier_test(held_out, drawn)
-    tests = [_outlier_test(_without(held_out, pool.away), drawn) if pool.away else test for pool in pools]
+    test = outlier_test(_some(held_out), drawn)
+    tests = [
+        outlier_test(_some(_without(held_out, pool.away)), drawn) if pool.away else test for pool in pools
+    ]
     best: Detector | None = None
     strengths = STRENGTHS if background is not None else STRENGTHS[:1]
     for settings, strength in itertools.product(_settings(train), strengths):
@@ -111,7 +108,7 @@ def _settings(train: ClassSet) -> tuple[tuple[float, float, bool], ...]:
 def _of_base(
     train: ClassSet,
     held_out: ClassSet,
-    test: _OutlierTest | None,
+    test: OutlierTest | None,
     background: Background | None,
     settings: tuple[float, float, bool],
     strength: float,
@@ -133,7 +130,7 @@ def _of_base(
     if background is not None and strength:
         made = _with_background(made, background, features, labels, strength)
         made = made if like is None else replace(made, strength=like.strength)
-    made = replace(made, known=quantiles(_with_least(made.base_ratios(made.seen(known)).amax(1))))
+    made = replace(made, known=quantiles(with_least(made.base_ratios(made.seen(known)).amax(1))))
     if test is not None:
         made = replace(made, outlier=test.direction, outlying=test.outlying, spread=test.spread)
     return replace(made, alone=_cautious(made.familiarity(known, made.added([])), len(known)))
@@ -171,72 +168,6 @@ def _with_background(
 def _some(held_out: ClassSet) -> Tensor:
     """The held-out pictures, or some of very many."""
     return held_out.features[:: -(-len(held_out.features) // _MOST)]
-
-
-@dataclass(frozen=True, eq=False)
-class _OutlierTest:
-    """The direction of pictures of nothing ``[D]``, and quantiles of base pictures along it.
-
-    The spread is half of the way from the least of these to the nearest pictures of nothing, in deviations.
-    """
-
-    direction: Tensor
-    outlying: Curve
-    spread: float
-
-
-def _outlier_test(held_out: ClassSet, kinds: Mapping[str, Tensor]) -> _OutlierTest | None:
-    """The direction that parts pictures of nothing from held-out ones.
-
-    Held-out pictures lie farther from nothing along a direction that was fitted to them than others do, the
-    more so the fewer there are: a part of them at a time is measured along one that was fitted to the rest.
-    """
-    if not kinds:
-        return None
-    known, strange = unit(_some(held_out)), unit(torch.cat(list(kinds.values())))
-    folds, part = min(_FOLDS, len(known)), torch.arange(len(known)) % _FOLDS
-    along = known.new_empty(len(known))
-    for fold in range(folds):
-        rest = known[part != fold] if folds > 1 else known
-        along[part == fold] = -(known[part == fold] @ _direction(rest, strange)[0])
-    direction, between = _direction(known, strange)
-    outlying = quantiles(_with_least(along, between))
-    least, deviation = ends(outlying)
-    nearest = float((-(strange @ direction)).quantile(_NEAREST))
-    spread = (least - nearest) / deviation / 2
-    return _OutlierTest(direction, outlying, min(max(0.0, spread), _WIDEST))
-
-
-def _direction(known: Tensor, strange: Tensor) -> tuple[Tensor, float]:
-    """From known pictures ``[M, D]`` to strange ones ``[m, D]``, by logistic regression.
-
-    The number is how far against it pictures lie that are as likely of either kind.
-    """
-    rows = torch.cat([known, strange]).double()
-    is_strange = torch.cat([torch.zeros(len(known)), torch.ones(len(strange))]).double()
-    weight = torch.where(is_strange > 0, 0.5 / len(strange), 0.5 / len(known)).double()
-    direction = torch.zeros(rows.shape[1], dtype=torch.float64, requires_grad=True)
-    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
-
-    def loss() -> Tensor:
-        lost = F.binary_cross_entropy_with_logits(rows @ direction + offset, is_strange, reduction="none")
-        return weight @ lost + _RIDGE * direction.square().sum() / 2
-
-    minimise([direction, offset], loss)
-    return direction.detach().float(), float(offset.detach())
-
-
-def _with_least(values: Tensor, lowest: float = -math.inf) -> Tensor:
-    """Values ``[M]`` of pictures and, where they are few, one that none to come is expected to be below.
-
-    One in M + 1 pictures to come lies below the least of M. A share of 0 is left to what is as far below that
-    as that is below the middle one, or is ``lowest``.
-    """
-    if len(values) >= QUANTILES - 1:
-        return values
-    least = values.min()
-    below = (2 * least - values.median()).clamp(min=lowest)
-    return torch.cat([torch.minimum(below, least).unsqueeze(0), values])
 
 
 @dataclass(frozen=True, eq=False)
