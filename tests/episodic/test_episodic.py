@@ -390,6 +390,17 @@ def test_maml_in_bfloat16_has_nearly_the_same_gradient() -> None:
     assert float(F.cosine_similarity(found, wanted, dim=0)) > 0.9
 
 
+def test_maml_of_plain_pictures_has_numbers_for_scores() -> None:
+    """Where a map is the same everywhere, rounding must not make its variance negative."""
+    torch.manual_seed(0)
+    learner = MamlLearner(backbones.build("conv4-32", image_size=20), 20, 3, steps=1).train()
+    with torch.no_grad():
+        kernel = learner.backbone.stages[0][0].weight
+        kernel[:, :, :, 0] = kernel[:, :, :, 2] = kernel[:, :, 0] = kernel[:, :, 2] = 0.0  # no borders
+    plain = torch.linspace(30, 90, 20).view(20, 1, 1, 1).expand(20, 1, 1, 1200)
+    assert bool(learner.score(plain.expand(20, 3, 1, 1200), plain.flatten(1, 2)).isfinite().all())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="records are of GPUs")
 def test_a_recorded_step_is_the_step() -> None:
     config, data = recipe("maml", precision="float32"), pools()

@@ -168,7 +168,8 @@ class MamlLearner(EpisodicLearner):
             signed = (kernel.flatten(2) * sign.unsqueeze(-1)).to(patches.dtype)
             maps = signed.unsqueeze(1) @ patches  # [E, B, C', H · W]
             mean, square = _Moments.apply(maps, kernel.dtype)
-            slope = (gain * sign)[:, None, :, None] * torch.rsqrt(square - mean.square() + 1e-5)
+            var = (square - mean.square()).clamp(min=0)  # of plain pictures, rounding may leave less
+            slope = (gain * sign)[:, None, :, None] * torch.rsqrt(var + 1e-5)
             pooled = F.max_pool2d(maps.flatten(0, 1).unflatten(-1, (side, side)), 2)
             pooled = pooled.flatten(2).unflatten(0, maps.shape[:2])
             x = torch.relu(torch.addcmul(bias[:, None, :, None] - mean * slope, pooled, slope))
