@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from torch import nn
 from torch.nn import functional as F
 
 from wdae import backbones
-from wdae.backbones.embed import folded
+from wdae.backbones import Backbone
+from wdae.backbones.embed import embed, folded
 from wdae.backbones.second_order import distance_covariances
+from wdae.classifier.picture_backbone import PictureBackbone
+from wdae.config.augment import AugmentConfig
 from wdae.errors import RecipeError, WdaeError
 
 SIZES = {  # name: features, parameters, side after the last stage at the default size
@@ -205,3 +210,32 @@ def test_shares_of_dropout_are_one_for_each_block() -> None:
     for shares in ([0.5], [0, 0, 0, 1.0]):
         with pytest.raises(RecipeError, match="give 4 shares"):
             backbones.build("conv4-256", dropout=shares)
+
+
+def counted(net: Backbone) -> list[int]:
+    """How many pictures reach the first convolution each time."""
+    seen: list[int] = []
+    first = next(part for part in net.modules() if isinstance(part, nn.Conv2d))
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    return seen
+
+
+def test_a_cpu_embeds_few_large_pictures_at_once_and_no_filling() -> None:
+    net = backbones.build("conv4-64", image_size=112, pool="mean").eval()
+    seen = counted(net)
+    images = torch.randint(0, 256, (40, 3, 112, 112), dtype=torch.uint8)
+    cpu, look = torch.device("cpu"), AugmentConfig(size=112)
+    few = embed(net, images, look, device=cpu, precision="float32")
+    assert seen == [16, 16, 8]
+    one_by_one = embed(net, images, look, device=cpu, batch=1, precision="float32")
+    torch.testing.assert_close(few, one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def test_pictures_of_a_practitioner_are_embedded_few_at_once_too(tmp_path: Path) -> None:
+    net = backbones.build("conv4-64", image_size=224, pool="mean").eval()
+    seen = counted(net)
+    backbone = PictureBackbone.of(net, "conv4-64", {"image_size": 224, "pool": "mean"})
+    for number in range(6):
+        Image.new("RGB", (224, 224), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    assert len(backbone.features(sorted(tmp_path.iterdir()))) == 6
+    assert seen == [4, 2]

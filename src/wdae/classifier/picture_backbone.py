@@ -205,6 +205,7 @@ class PictureBackbone:
             rows: numbers of the pictures wanted; all by default.
             skip_broken: leave out those that cannot be read.
         """
+        from wdae.backbones.embed import batch_on
         from wdae.data.stream import stream
 
         rule, (network, device) = self.preprocessing, self._placed
@@ -213,9 +214,10 @@ class PictureBackbone:
             1, min(batch, 64 * 224**2 // rule.image_size**2)
         )  # as much memory as 64 pictures of the usual size
         for piece in stream(images, rule, batch, workers, rows=rows, skip_broken=skip_broken):
+            parts = piece.images.split(batch_on(device, rule.image_size, batch))
             with torch.no_grad():
-                features = network(rule.prepare(piece.images.to(device))).float().cpu()
-            yield Embedded(piece.rows, features, _thumbnails(piece.images))
+                found = [network(rule.prepare(part.to(device))).float().cpu() for part in parts]
+            yield Embedded(piece.rows, torch.cat(found), _thumbnails(piece.images))
 
 
 def embedded_backbone() -> PictureBackbone:

@@ -20,8 +20,6 @@ from wdae.runtime.randomness import derive_seed
 from wdae.stage1.model_file import Stage1Model
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
-CPU_BATCH = 64
-"""Pictures at a time on a CPU at most: what its caches hold."""
 Read = Callable[[int, int, int], tuple[Tensor, Rows]]
 """Side, start and stop to pictures uint8 ``[n, 3, side, side]`` with their indices in the set."""
 
@@ -54,8 +52,7 @@ class Views:
     def features(self, read: Read, start: int, stop: int) -> tuple[Tensor, Rows, float]:
         """Features of some pictures, their indices in the set, and the seconds of the embedding alone."""
         config = self.config
-        batch = min(config.batch, CPU_BATCH) if self.device.type == "cpu" else config.batch
-        how: dict[str, Any] = {"device": self.device, "batch": batch}
+        how: dict[str, Any] = {"device": self.device, "batch": config.batch}
         how |= {"precision": config.precision, "compiled": config.compile}
         views: list[Tensor] = []
         indices: dict[int, Rows] = {}
