@@ -26,8 +26,8 @@ What was tried on the way, kept or not, so that nobody need try it again unaware
 - Accuracies are 5-way, 15 queries a class, 1 / 5 shots, in %, unless a table says otherwise.
 - Figures were copied from what trainings printed. No record stands behind them, and no table of results takes
   one from here.
-- *The embedded bank* is the first one, of 640 features of a WRN-28-10; another ships since then. From the table
-  *Novel accuracy at the allowed loss: the bank that ships now* on, it is the one that ships.
+- *The embedded bank* is the first one, of 640 features of a WRN-28-10; another ships since then. From
+  *Novel accuracy at the allowed loss: the bank that ships now* on, it is the one that ships today.
 """
 TITLES = {
     "stage1": "Backbones of stage 1",
