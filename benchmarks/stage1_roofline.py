@@ -7,8 +7,9 @@ Each convolution is three products in training (output, gradient of its input, g
 as long as its arithmetic at the matrix unit's peak or its reading and writing at the memory's, whichever is
 longer. BatchNorm with the activation after it reads and writes maps only: once for its statistics, once to
 apply it; backwards alike. Maps are of two bytes a value; nothing is read twice that a kernel could keep, and
-no kernel falls short of either peak, so that no program is faster. Pooling, additions, the optimiser and
-augmentation are left out. The peaks are those measured on an H200, in TFLOP/s and TB/s.
+no kernel falls short of either peak, so that no program is faster whose BatchNorm has kernels of its own.
+Pooling, additions, the optimiser and augmentation are left out. The peaks are those measured on an H200, in
+TFLOP/s and TB/s.
 
 With a device, the three products of each convolution are timed there, each alone, by the fastest algorithm
 that cuDNN finds (bfloat16, channels last). No training with these convolutions is faster than their sum, were

@@ -32,10 +32,11 @@ LWOF = "conv4-lwof"
 WORDS = """\
 After the Conv-4 rows of the paper's table 2 (and matching networks, which it has no row of), from pictures:
 backbone and method are trained together on episodes of base classes (`wdae episodic`), LwoF in its two
-stages. [Notation](notation.md) lists what differs from the authors' trainings. 5-way, 15 queries a class.
-Validation classes chose the weights; novel classes were tested once. BatchNorm uses its running statistics in
-tests, so no query sees another, but for rows marked *transductive*, as published. *Difference*: ours less the
-paper's.
+stages. [Notation](notation.md) lists what differs from the authors' trainings. Each network was trained once.
+5-way, 15 queries a class; intervals are of 95 % over episodes. Validation classes chose the weights. Each of
+these networks was tested on novel classes once, but recipes are not untouched by them: figures of earlier
+trainings were known. BatchNorm uses its running statistics in tests, so no query sees another, but for rows
+marked *transductive*, as published. *Difference*: ours less the paper's.
 """
 KEPT = ("wdae", "commit", "torch", "gpu", "cpu", "cores")
 
@@ -100,7 +101,7 @@ def section(folder: Path) -> list[str]:
                     backbone,
                     str(n_shot),
                     ours.percent(),
-                    "" if paper is None else f"{paper[0]:.2f}",
+                    "" if paper is None else _paper(*paper),
                     "" if paper is None else f"{100 * ours.mean - paper[0]:+.2f}",
                     f"{row['n_episodes']:,}",
                     trained,
@@ -113,10 +114,15 @@ def section(folder: Path) -> list[str]:
     commits = sorted({of_commit(record["environment"]) for record in records})
     out = ["## Conv-4 from pictures, after table 2", "", *WORDS.splitlines()]
     out += [
-        "*Training episodes*, *of*: stopped before the last one. *Minutes*: of training, several side by",
-        f"side on one device: {', '.join(gpu)}; {', '.join(commits)}.",
+        "*Training episodes*, *of*: stopped before the last one; the same pictures count again where they",
+        "are split into other shots and queries. *Minutes*: of training, several side by side on one device:",
+        f"{', '.join(gpu)}; {', '.join(commits)}.",
     ]
     return [*out, "", *markdown_table(head, rows, left=head[:2]), "", *reasons]
+
+
+def _paper(mean: float, ci95: float | None) -> str:
+    return f"{mean:.2f}" + ("" if ci95 is None else f" ± {ci95:.2f}")
 
 
 def _steps(record: dict[str, Any]) -> int:

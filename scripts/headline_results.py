@@ -50,6 +50,10 @@ GLANCE_WORDS = """\
 - Rows of the paper are on its features, rows of ours on ours: compare gains over the initial estimate.
 - Rows of ours are of one seed of stage 2, 0. Lines and tables below say what other seeds give.
 """
+TWO_NETWORKS = """\
+- *Network of table 2*, *of table 3*: two were trained. The first learned from all pictures of the base
+  classes, so that it has no base queries; the second learned without the held-out ones.
+"""
 SEEDED: tuple[tuple[str, str, str, int, str], ...] = (
     ("wDAE-GNN, ε of the paper, over the initial estimate", RAW[3], RAW[0], 2, "novel"),
     ("wDAE-GNN over the initial estimate, both balanced", BALANCED[3], BALANCED[0], 3, "novel all"),
@@ -65,7 +69,9 @@ def at_a_glance(
     repeats: Sequence[Json] = (),
 ) -> list[str]:
     """The main rows, what they say, whether the paper's order holds, other seeds and other trainings."""
-    out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines(), ""]
+    out = ["## At a glance", "", *headline_table(records), "", *GLANCE_WORDS.splitlines()]
+    out += TWO_NETWORKS.splitlines() if any(_network(record, 2) for record in records) else []
+    out.append("")
     for record in records:
         said = findings(record, seeds, trainings, repeats)
         out += [*([f"{record['title']}:", ""] if len(records) > 1 else []), *said, ""]
@@ -82,16 +88,22 @@ def headline_table(records: Sequence[Json]) -> list[str]:
     rows = [["paper", LABELS[name], *_paper_cells(name), ""] for name in PAPER_ROWS]
     for record in records:
         whose = "ours" if len(records) == 1 else record["title"]
-        tables = {role: _lines(record, role) for role in ("whole", "held-out")}
-        first = tables["whole"] or tables["held-out"]
-        for name in (*RAW, *BALANCED):
-            cells = [_percent(first.get((name, k)), "novel") for k in (1, 5)]
-            cells += [_percent(tables["held-out"].get((name, k)), "all") for k in (1, 5)]
-            gain = tables["held-out"].get((name, 1), {}).get("gains", {}).get("base")
-            cells.append("" if gain is None else Estimate.from_dict(gain).percent(signed=True))
-            if any(cells):
-                rows.append([whose, _label(name), *cells])
+        for role, number in (("whole", 2), ("held-out", 3)):
+            lines = _lines(record, role)
+            for name in (*RAW, *BALANCED):
+                cells = [_percent(lines.get((name, k)), m) for m in ("novel", "all") for k in (1, 5)]
+                gain = lines.get((name, 1), {}).get("gains", {}).get("base")
+                cells.append("" if gain is None else Estimate.from_dict(gain).percent(signed=True))
+                if any(cells):
+                    label = _label(name) if role == "held-out" else LABELS[name]  # no balance without them
+                    rows.append([whose + _network(record, number), label, *cells])
     return markdown_table(head, rows, left=head[:2])
+
+
+def _network(record: Mapping[str, Any], number: int) -> str:
+    """Which of a record's two networks a figure is of, where table 2 and table 3 have one each."""
+    roles = {table["role"] for table in record["tables"]}
+    return f", network of table {number}" if {"whole", "held-out"} <= roles else ""
 
 
 def _paper_cells(name: str) -> list[str]:
@@ -154,7 +166,7 @@ def _gains(own: Sequence[Mapping[str, Any]]) -> list[str]:
                     paper = known["wdae-gnn"][metric][k][0] - known[BASELINE][metric][k][0]
                     text += f" (paper: {paper:+.2f})"
                 found += [(metric, k, text)] if text else []
-        out += [f"{words}, in points{spread}: {_listed(found)}."] if found else []
+        out += [f"{words}{_network(own[0], number)}, in points{spread}: {_listed(found)}."] if found else []
     return out
 
 
@@ -251,9 +263,9 @@ def _lwof(own_seeds: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
     if all(one is not None for one in moved):
         most = max(abs(one) for one in moved if one is not None)
         out.append(
-            f"LwoF starts here at the initial estimate, on frozen features ([Notation]({folder}notation.md)),"
-            f" and has moved by {most:.2f} points at most{' in any seed' * (len(each) > 1)}: its row says"
-            " little of the system as published."
+            "LwoF starts here at the initial estimate and learns for a short time"
+            f" ([Notation]({folder}notation.md)). It has moved by {most:.2f} points at most"
+            f"{' in any seed' * (len(each) > 1)}: its row says little of the system as published."
         )
     return out
 
@@ -348,7 +360,7 @@ def order_section(records: Sequence[Json], seeds: Sequence[Json]) -> list[str]:
         for record in records:
             own = of_record(record, seeds)
             whose = "ours" if len(records) == 1 else record["title"]
-            whose += ", one seed" if len(own) == 1 < n_seeds else ""
+            whose += _network(record, number) + (", one seed" if len(own) == 1 < n_seeds else "")
             found = [
                 [_gain(one, number, names.get(a, a), names.get(b, b), metric) for one in own.values()]
                 for a, b in STEPS

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from headline_results import order_section, over_seeds
+from headline_results import at_a_glance, order_section, over_seeds
 from result_records import JOINED
 
 from wdae import synthetic_bank
@@ -111,6 +111,50 @@ def test_other_seeds_of_a_record_stand_beside_it() -> None:
     assert "| wDAE-GNN, ε of the paper |" in page and "| LwoF |" not in page
     alone, beside = ("\n".join(order_section([record], seeds)) for seeds in ([], [other]))
     assert "over 2 seeds of stage 2" in beside and "seeds" not in alone
+
+
+def test_a_row_at_a_glance_is_of_one_network() -> None:
+    """With --quick table 2 has another network than table 3: their figures do not share a row."""
+    record = json.loads((ROOT / "results" / "from-pictures-quick.json").read_text())
+    means = {
+        (table["role"], line["n_shot"]): f"{100 * line['metrics']['novel']['mean']:.2f}"
+        for table in record["tables"]
+        for line in table["rows"]
+        if line["row"] == "initial-estimate" and table["number"] in (2, 3)
+    }
+    assert len({*means.values()}) == len(means) == 4
+    page = at_a_glance([record], [])
+    starts = [line for line in page if "| initial estimate |" in line and not line.startswith("| paper |")]
+    first, second = starts
+    assert "table 2 |" in first and all(means["whole", k] in first for k in (1, 5)) and first.endswith("|  |")
+    assert "table 3 |" in second and all(means["held-out", k] in second for k in (1, 5))
+    assert not [line for line in page if "network of table 2 |" in line and "balanced" in line]
+    assert any("ε of the paper, over the initial estimate, network of table 2" in line for line in page)
+    one = json.loads((ROOT / "results" / "from-pictures-single.json").read_text())
+    assert "network of table" not in "\n".join(at_a_glance([one], []))
+
+
+def test_figures_of_the_paper_beside_a_comparison_say_their_backbones(make_results: ModuleType) -> None:
+    record = json.loads((ROOT / "results" / "compare-others.json").read_text())
+    text = make_results._run_of(record, record["rows"][0])
+    assert "WRN-28-10, train+val (activations, leo)" in text
+    said = re.search(r"Conv-4-64 \(([^)]*)\)", text)
+    started = {row["method"] for row in record["rows"] if row["info"].get("start_kept")}
+    assert (
+        said and {"r2d2", "relation"} <= {*said[1].split(", ")} and "maml" in started - {*said[1].split(", ")}
+    )
+
+
+def test_what_stage_1_reaches_stands_beside_the_most_it_could(make_results: ModuleType) -> None:
+    lines = make_results.speed()
+    for name in ("resnet12", "wrn-28-10"):
+        reached = json.loads((make_results.BENCHMARKS / f"stage1-gpu-{name}.json").read_text())["training"][0]
+        bounds = json.loads((make_results.BENCHMARKS / "stage1-roofline.json").read_text())["at_most"]
+        most = next(row for row in bounds if row["backbone"] == name)
+        (row,) = [line for line in lines if line.startswith(f"| {name}, ")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[3] == f"{100 * reached['share_of_peak']:.1f} %"
+        assert cells[-1] == f"{100 * most['share_with_batch_norm_too']:.1f} %"
 
 
 def test_every_benchmark_shows_its_figures(make_results: ModuleType) -> None:

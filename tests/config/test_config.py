@@ -112,6 +112,14 @@ def test_overrides_reach_absent_groups_and_single_entries_of_tables() -> None:
     assert recipe.evaluation.epsilon == {1: 0.3, 5: 0.4}
 
 
+def test_overrides_stay_as_the_caller_has_them() -> None:
+    """Also a group that another override goes into, and values that are converted."""
+    group = {"noise": 0.2, "steps": 1e2}
+    recipe = load(Recipe, None, {"training": group, "training.noise": 0.5})
+    assert (recipe.training.noise, recipe.training.steps) == (0.5, 100)
+    assert group == {"noise": 0.2, "steps": 1e2} and isinstance(group["steps"], float)
+
+
 def test_dump_is_read_back_equal_and_plainly_written(tmp_path: Path) -> None:
     recipe = Recipe(
         training=Training(name="1e-3", noise=1e-5, layers=(1, 2), kind=Kind.MLP),

@@ -592,7 +592,7 @@ def test_the_command_trains_tests_and_tests_again(tmp_path: Path, capsys: pytest
     page = conv4_results.section(tmp_path / "records")
     (line,) = [line for line in page if line.startswith("| prototypical | conv4-32 | 1 |")]
     cells = [cell.strip() for cell in line.split("|")]
-    assert cells[5] == "49.42" and cells[7] == "8"
+    assert cells[5] == "49.42 ± 0.78" and cells[7] == "8"
     assert "commit 000000000000." in " ".join(page)
     record["rows"][0]["info"]["stopped_at"] = 1
     (tmp_path / "records" / "one.json").write_text(json.dumps(record))

@@ -99,6 +99,18 @@ def values(run: Path, role: str, row: str, n_shot: int) -> Result:
     return next(result for result in table if (result.n_shot, result.n_episodes) == (n_shot, 40))
 
 
+@pytest.mark.parametrize("option", ["--data", "--bank", "--held-out-backbone"])
+def test_a_place_that_is_not_there_leaves_no_run_behind(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command with the right place then runs, without --force."""
+    words = ["reproduce", "mini-imagenet", option, tmp_path / "gone", "-o", tmp_path / "run"]
+    words += ["--data", tmp_path] if option == "--held-out-backbone" else []
+    assert wdae(*words) == 2
+    assert f"gone does not exist; give what is there as {option}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_tables_are_the_papers_and_each_is_measured_on_its_own_features(finished: Path) -> None:
     record = record_of(finished)
     assert [(t["number"], t["role"]) for t in record["tables"]] == [

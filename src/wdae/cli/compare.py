@@ -32,7 +32,7 @@ def compare(
     Parameters
     ----------
     document
-        A Markdown document to put the table into as well, such as docs/results.md.
+        A Markdown document to put the table into as well, such as notes.md.
     """
     refuse_two_forms(json, csv)
     if not resume:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -93,7 +94,7 @@ def load(
             text.data, keys[:-1]
         ):  # one entry of a table leaves the others as they are
             _put(text.data, keys[:-1], {str(name): entry for name, entry in tables[table].items()})
-        if not _put(text.data, keys, value):
+        if not _put(text.data, keys, deepcopy(value)):  # later keys may go into it; the caller keeps its own
             faults.append(f"'{dotted}' cannot be set: '{'.'.join(keys[:-1])}' is a single value, not a group")
 
     def where(loc: tuple[str, ...]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from wdae.config import dump, find_recipe
 from wdae.config.shipped import EMBEDDED
-from wdae.errors import MissingExtraError, RecipeError, RunError, nearest
+from wdae.data.remote import is_remote
+from wdae.errors import DataError, MissingExtraError, RecipeError, RunError, nearest
 from wdae.printing import say
 from wdae.reproduce.benchmarks import REFERENCE, Benchmark, Role, Row, Table
 from wdae.reproduce.config import ROLES, ReproduceRecipe
@@ -87,9 +88,20 @@ def open_run(
         chosen_rows(benchmark, recipe)
         return run, recipe
     chosen_rows(benchmark, recipe)  # refused before anything is written
+    _refuse_lost_places(recipe)
     run = Run.create(output, recipe, seed=recipe.seed, force=force)
     write_json(run.path / BENCHMARK, benchmark.name)
     return run, recipe
+
+
+def _refuse_lost_places(recipe: ReproduceRecipe) -> None:
+    """Pictures, banks and backbones that are not there: their run would stand in the way of the next one."""
+    for key in ("data", *_PLACES):
+        if key.endswith("backbone") and recipe.data is None:
+            continue  # it needs pictures first of all, which is said where that is found out
+        path: Path | None = getattr(recipe, key)
+        if path is not None and str(path) != EMBEDDED and not is_remote(path) and not path.exists():
+            raise DataError(f"{path} does not exist; give what is there as --{key.replace('_', '-')}")
 
 
 @exclusively

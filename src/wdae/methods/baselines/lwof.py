@@ -41,7 +41,8 @@ class LwofAttention(LwofAverage):
     plays novel is left out of the sum.
 
     Departures: keys start at the base classes' mean features, not at random, and g_att at 0, not 1, so
-    learning begins at nearest mean; features are frozen.
+    learning begins at nearest mean; base weights do not go on learning, and features are stored, without
+    the crops and flips of the authors' second stage.
     """
 
     name = "lwof-attention"
