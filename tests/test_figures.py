@@ -20,7 +20,7 @@ GENERATED = {
 BLOCKS = {
     "README.md": ("demo", "results"),
     "docs/guides/deploy.md": ("export",),
-    "docs/guides/backbones.md": ("lite", "starting"),
+    "docs/guides/backbones.md": ("lite", "sides", "starting"),
 }
 """What scripts and benchmarks write between marks, ``<!-- demo -->`` to ``<!-- /demo -->``, on each page."""
 COUNT = r"(?:\d+(?:[.,]\d+)?|a|an|one|two|three|four|five|six|seven|eight|nine|ten|half an?|several|few)"

@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("common", "export", "lite"):
+    for name in ("backbone_sides", "common", "export", "lite"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -37,3 +37,12 @@ def test_lite() -> None:
     guide = export.GUIDES / "backbones.md"
     shown = lite.table(record("lite-cpu"))
     assert guide.read_text(encoding="utf-8") == export.between(guide, "lite", shown)
+
+
+def test_sides() -> None:
+    import backbone_sides
+    import export
+
+    guide = export.GUIDES / "backbones.md"
+    shown = backbone_sides.table(record("backbone-sides"))
+    assert guide.read_text(encoding="utf-8") == export.between(guide, "sides", shown)
