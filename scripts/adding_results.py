@@ -1,4 +1,4 @@
-"""The page on added classes, from the records of ``benchmarks/base_novel.py`` and ``benchmarks/unknown.py``.
+"""The page on added classes, from records of ``base_novel.py``, ``mixed_shots.py`` and ``unknown.py``.
 
 ``make_results.py write`` writes it as ``docs/adding.md``. Where ours is behind another method is said in
 words, from the same figures.
@@ -16,12 +16,13 @@ from wdae.evaluation.results import Estimate
 from wdae.printing import markdown_table
 from wdae.storage.records import read_json
 
-CURVES, UNKNOWN = "base-novel-", "unknown-"
+CURVES, MIXED, UNKNOWN = "base-novel-", "mixed-shots-", "unknown-"
 OURS = "wdae"
 TITLES = {
     "base-novel-embedded": "The bank that ships: features of MiniImageNet, from pictures",
     "base-novel-resnet12-pictures": "MiniImageNet pictures, seen by the backbone that ships",
     "base-novel-lite0": "MiniImageNet pictures, seen by EfficientNet-Lite0, which knows all of these classes",
+    "mixed-shots-embedded": "The bank that ships",
     "unknown-resnet12": "The ready model, with the backbone that ships",
     "unknown-from-pictures": "A network twice as large: that of MiniImageNet, from pictures",
     "unknown-lite0": "A model that sees with EfficientNet-Lite0, which knows the unseen classes",
@@ -59,6 +60,13 @@ In brackets: how much higher ours is, in points, paired; a star where the interv
 logistic regression takes part in fewer draws, it is compared on those: set its figures beside ours by the
 brackets.
 """
+MIXED_WORDS = """\
+Five classes, of which some have few pictures and some have many. *All five* is the accuracy of their pictures
+among all classes, the mean over the five, where base pictures lose as much as wdae lets them lose by default;
+the columns after it are classes of so many pictures. *Where all have as many*: what the same classes have
+with the same pictures where all five are given this number, as wdae answers by default. Base pictures then
+lose another share, and a class of few pictures has other rivals, so that the two need not be the same.
+"""
 UNKNOWN_WORDS = """\
 Pictures of classes that a model was never shown, called unknown where 5 % of pictures of known classes may
 be, base and added alike; five novel classes are added, the other fifteen are unseen. *By best score*: the
@@ -79,6 +87,9 @@ def page(folder: Path) -> list[str]:
     out = ["# Added classes: what is kept, what is found", "", *WORDS.splitlines(), ""]
     for path in _records(folder, CURVES):
         out += curves(path.stem, read_json(path))
+    out += ["## Few pictures of some classes, many of others", "", *MIXED_WORDS.splitlines(), ""]
+    for path in _records(folder, MIXED):
+        out += mixed(path.stem, read_json(path))
     out += ["## The unknown", "", *UNKNOWN_WORDS.splitlines(), ""]
     for path in _records(folder, UNKNOWN):
         out += unknown(path.stem, read_json(path))
@@ -87,7 +98,7 @@ def page(folder: Path) -> list[str]:
 
 def is_here(path: Path) -> bool:
     """Whether a record of a benchmark stands on this page."""
-    return path.stem.startswith((CURVES, UNKNOWN))
+    return path.stem.startswith((CURVES, MIXED, UNKNOWN))
 
 
 def _records(folder: Path, start: str) -> list[Path]:
@@ -138,6 +149,33 @@ def _draws(rows: list[dict[str, Any]]) -> str:
         text = f"{counts[OURS]} draws" + (f" ({', '.join(fewer)})" if fewer else "")
         groups.setdefault(text, []).append(str(k))
     return " ".join(f"{', '.join(shots)} shots: {text}." for text, shots in groups.items())
+
+
+def mixed(name: str, record: dict[str, Any]) -> list[str]:
+    """A table for each mix of numbers of pictures."""
+    out = [f"### {TITLES.get(name, name)}", ""]
+    out += [
+        f"{record['base_images']} pictures of each base class; `wdae learn` with `{record['learned_with']}`.",
+        f"{record['rows'][0]['draws']} draws. Record `{name}`: {_where(record)}",
+        "",
+    ]
+    for shots in dict.fromkeys(row["shots"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["shots"] == shots]
+        numbers = list(rows[0]["by_shots"])
+        cells = []
+        for row in rows:
+            each = [_compared({"each": row["by_shots"][k]}, "each") for k in numbers]
+            found = [_compared(row, metric) for metric in ("area", "novel_at_loss_of_ours")]
+            cells.append([row["method"], *found, *each])
+            if "by_shots_where_equal" in row:
+                same = row["by_shots_where_equal"]
+                each = [_compared({"each": same[k]}, "each") for k in numbers]
+                cells.append(["wdae, where all have as many", "", "", *each])
+        loss = f"{100 * rows[0]['loss_of_ours']:.2f}"
+        head = ["method", "area", "all five", *numbers]
+        out += [f"Pictures of the five: {shots}. Base loses {loss}.", ""]
+        out += [*markdown_table(head, cells, left=head[:1]), ""]
+    return [*out, *behind(record["rows"]), ""]
 
 
 def behind(rows: list[dict[str, Any]]) -> list[str]:

@@ -114,6 +114,26 @@ def test_episodes_in_which_different_classes_have_many(bank: FeatureBank) -> Non
     assert isinstance(both, BalancedScorer) and both.slope.shape == (2, 1, 3)
 
 
+def test_few_shots_keep_their_accuracy_beside_many(bank: FeatureBank) -> None:
+    """Images of a class of fewer shots are rarer while weights are fitted, not afterwards."""
+    tuned = tune(InitialEstimate(), bank, (3, 40), where="validation", n_episodes=60).balance
+    drawn = draw_posterior(bank.select(Part.BASE_TRAIN), 32, 0.3, 0, share=3.0, intercepts=True, fewest=2)
+    adapter = InitialEstimate(tuned, drawn).on(base_classes(bank))
+    pool, generator = bank.select(Part.NOVEL), torch.Generator().manual_seed(0)
+    found = {}
+    for many in (3, 40):
+        right = []
+        for _ in range(20):
+            rows = torch.stack([pool.of_class(c)[torch.randperm(60, generator=generator)] for c in range(6)])
+            mask = torch.ones(1, 6, many, dtype=torch.bool)
+            mask[0, :3, 3:] = False
+            scorer = adapter.adapt(Support(rows[None, :, :many], mask), joint=True)
+            best = scorer(rows[None, :3, 40:].flatten(1, 2))[0].argmax(1).view(3, 20)
+            right.append((best == 20 + torch.arange(3)[:, None]).double().mean())
+        found[many] = float(torch.stack(right).mean())
+    assert found[40] > found[3] - 0.06, found
+
+
 def test_it_is_kept_in_the_file(bank: FeatureBank, tmp_path: Path) -> None:
     saved = method(bank, 0.7)
     save_method(tmp_path / "m.safetensors", saved)

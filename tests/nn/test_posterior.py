@@ -166,6 +166,26 @@ def test_classes_with_few_shots_stand_still(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(found[0].double(), fixed(weights.detach()), atol=2e-4, rtol=0)
 
 
+def test_base_images_count_the_same_beside_every_block_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside classes of few shots as beside those of many: by the mean of all shots."""
+    posterior, start, offsets, base, shots = problem(1)
+    posterior = replace(posterior, intercepts=True)
+    mask = torch.ones(1, n, K, dtype=torch.bool)
+    mask[0, 0, 2:] = False
+    counted: list[float] = []
+    of = module._Problem
+
+    def kept(own: Tensor, shared: Tensor, targets: Tensor, weight: Tensor, *rest: Tensor) -> object:
+        counted.append(float(weight[0, own.shape[1] :].sum()))
+        return of(own, shared, targets, weight, *rest)
+
+    monkeypatch.setattr(module, "_Problem", kept)
+    for together in (n, 1):
+        monkeypatch.setattr(module, "TOGETHER", together)
+        posterior.fit(start, offsets, base, torch.arange(n), shots, mask)
+    assert counted == pytest.approx([posterior.share * N * (2 + K + K) / 3] * (1 + n))
+
+
 def test_a_strong_prior_leaves_weights_where_they_are_and_more_shots_move_them_further() -> None:
     posterior, start, offsets, base, shots = problem(1)
     rows = torch.arange(n)

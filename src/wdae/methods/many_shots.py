@@ -126,7 +126,9 @@ class FurtherFit:
             support = Support(support.features[:, rows], mask)
         slope, offset = balance.of_shots(shots)  # [E, n]
         if posterior.as_counted:
-            offset = offset - posterior.shares(shots[:, rows]).log().to(offset.dtype).unsqueeze(1)
+            counted = shots[:, rows].double()
+            offset = offset - posterior.shares(counted).log().to(offset.dtype).unsqueeze(1)
+            offset[:, rows] += (counted / counted.mean(1, keepdim=True)).log().to(offset.dtype)
         else:
             offset = offset + log_odds(torch.full_like(slope, HALF, dtype=torch.float64), len(self.base))
         start = unit(scorer.novel) * (balance.gain * slope).unsqueeze(2)

@@ -53,12 +53,14 @@ class Posterior:
     Args:
         n_base: how many base classes they are of; beside others nothing is fitted further.
         strength: λ.
-        share: what the base images of a class count, all together, beside the shots of a novel class.
+        share: what the base images of a class count, all together, beside the shots of a novel class: those
+            of all that are fitted, on average.
         intercepts: whether each class gets an intercept, with the same λ.
         fewest: shots from which on a class is fitted further.
-        as_counted: whether scores start for images that are as frequent as they count here: a novel class 1,
-            a base class ``share``. Files of before have it False: scores started as if half of all images
-            were novel, and the intercepts that took this back kept novel classes too low afterwards.
+        as_counted: whether scores start for images that are as frequent as they count here: a novel class as
+            often as it has shots, a base class ``share`` times the mean of these. Files of before have it
+            False: scores started as if half of all images were novel, and the intercepts that took this back
+            kept novel classes too low afterwards.
         eased: whether, beside intercepts and with more than twenty shots, λ is less, and a base image counts
             no more than two shots, or than beside twenty; files of before have it False, and look at fewer
             base images.
@@ -120,9 +122,10 @@ class Posterior:
         anew = base.shape[1] > self.anchors.shape[1]
         steps = (_LONGER_NEWTON_STEPS if anew else _NEWTON_STEPS, _INNER_STEPS)
         steps = (_FEW_NEWTON_STEPS, _FEW_INNER_STEPS) if few else steps
-        share = self.shares(kept.sum(2))
-        strength = self._strengths(kept.sum(2), anew)
-        shorter = MANY / kept.sum(2, keepdim=True).clamp(min=MANY) if anew else torch.ones_like(strength)
+        n_shots = kept.sum(2)
+        each = self.shares(n_shots) * n_shots.sum(1) / len(rows) * self.n_base / len(anchors)
+        strength = self._strengths(n_shots, anew)
+        shorter = MANY / n_shots.unsqueeze(2).clamp(min=MANY) if anew else torch.ones_like(strength)
         beside = _Beside.of(anchors, begun, shift, blocks)
         parts = (shots, kept, own_mass, strength, shorter)
         by_block = zip(*(of.split(TOGETHER, 1) for of in parts), strict=True)
@@ -130,7 +133,6 @@ class Posterior:
             own, counted, massed, stiff, short = some
             x, weight = _exact(own.flatten(1, 2)), counted.flatten(1)  # [E, M, D], [E, M]
             label = torch.arange(len(block), device=start.device).repeat_interleave(own.shape[2])
-            each = share * weight.sum(1) / len(block) * self.n_base / len(anchors)
             scores, others = _scores(x, begun, shift, block)
             more, more_others = beside.of_block(number)
             all_weights = torch.cat([weight, each.unsqueeze(1).expand(-1, len(anchors))], 1)
