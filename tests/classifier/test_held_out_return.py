@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from wdae.bank import FeatureBank
 from wdae.classifier import LearnConfig, learn
 from wdae.classifier.base_weights import learn_weights
+from wdae.classifier.cost import cost
+from wdae.classifier.explain import explain
+from wdae.classifier.model import Model
+from wdae.classifier.self_test import self_test
+from wdae.classifier.store import load, save
 from wdae.nn.cosine import unit
 from wdae.nn.posterior import likeliest
 from wdae.parts import Part
@@ -86,3 +92,58 @@ def test_weights_are_learned_anew_as_they_were_learned_first() -> None:
     every = replace(some, parts=parts).select(Part.BASE_TRAIN)
     expected = unit(likeliest(unit(every.features.float()), every.labels, 10 * every.unit_means().float()))
     torch.testing.assert_close(model.base.weights, expected, atol=1e-4, rtol=0)
+
+
+def hard_bank() -> FeatureBank:
+    """Classes that are hard to tell apart, so that pictures known to the weights show."""
+    found = synthetic_bank(14, 0, 0, 10, 12, seed=3, held_out_per_class=4, spread=3.0)
+    return replace(found, base_weights=None, cosine_scale=None)
+
+
+def taught() -> tuple[Model, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A model of class means with a class added; means without the held-out pictures, these, their labels."""
+    some = hard_bank()
+    model = learn(some, LearnConfig(weight_epochs=0), method="initial-estimate")
+    held = some.select(Part.BASE_HELD_OUT)
+    model.add({"twin": some.select(Part.BASE_TRAIN).of_class(4)[:3]})
+    model.set_novel_share(0.5)
+    return model, some.select(Part.BASE_TRAIN).unit_means(torch.float32), held.features.float(), held.labels
+
+
+def test_the_cost_is_told_by_weights_that_have_not_seen_the_pictures(tmp_path: Path) -> None:
+    """With the weights that have, accuracy is that of learning by heart."""
+    model, means, features, labels = taught()
+    scores = model.head.scores(features)
+    known = float((scores.argmax(1) == labels).double().mean())
+    scores[:, : model.head.n_base] = model.head.gains[0] * unit(features) @ means.T
+    right = float((scores.argmax(1) == labels).double().mean())
+    before = float((scores[:, : len(means)].argmax(1) == labels).double().mean())
+    found = cost(model)
+    assert found is not None and right < known - 0.1
+    one_picture = 1.01 / len(labels)  # kept at half precision, one may fall on the other side
+    assert abs(found.after - right) <= one_picture and abs(found.before - before) <= one_picture
+    assert "held-out pictures" in found.as_text()
+    save(model, tmp_path / "model")
+    assert cost(load(tmp_path / "model")) == found
+
+
+def test_base_classes_are_tried_out_by_weights_that_have_not_seen_the_pictures() -> None:
+    model, means, features, labels = taught()
+    right = sum(self_test(model, name).right for name in model.base.names)
+    scores = model.head.scores(features)
+    scores[:, : model.head.n_base] = model.head.gains[0] * unit(features) @ means.T
+    assert abs(right - int((scores.argmax(1) == labels).sum())) <= 1
+
+
+def test_where_the_weights_of_before_are_not_kept_pictures_are_not_called_held_out() -> None:
+    """As in models of before, and of so many classes that a second set of weights is too large."""
+    model, *_ = taught()
+    assert model.base.held_out is not None
+    older = Model(replace(model.base, held_out=replace(model.base.held_out, weights=None)))
+    older.add({"twin": model.examples[0].feature[None]})
+    for some, seen in ((model, False), (older, True)):
+        price, told = cost(some), explain(some, some.names[0]).as_text()
+        assert price is not None and price.seen == seen
+        for text in (price.as_text(), told):
+            assert ("pictures that it has learned from" in text) == seen
+            assert ("held-out pictures" in text) != seen

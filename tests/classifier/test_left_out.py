@@ -62,3 +62,47 @@ def test_the_reason_is_named(torn: Path, capsys: pytest.CaptureFixture[str]) -> 
     for words in (["add", str(torn / "m"), str(shown)], ["evaluate", str(torn / "m"), str(shown)]):
         assert run_app(root(), words) == 0
         assert "torn.png: not a picture that is read" in capsys.readouterr().err
+
+
+def test_pictures_in_folders_inside_a_class_are_named(torn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A class folder holds its pictures itself; others are not passed over in silence."""
+    (torn / "photos" / "red" / "torn.png").rename(torn / "torn.png")
+    paint(torn / "inside", ["red"], 2, seed=1)
+    (torn / "inside" / "red").rename(torn / "photos" / "blue" / "2023")
+    (torn / "photos" / "green" / "empty").mkdir()
+    (torn / "photos" / "__MACOSX").mkdir()  # as a zip of a Mac is unpacked elsewhere
+    words = ["learn", str(torn / "photos"), "-o", str(torn / "m"), "--backbone", NAME]
+    assert run_app(root(), [*words, "--method", "initial-estimate"]) == 0
+    said = capsys.readouterr().err
+    assert "in folders inside a class's folder" in said and "blue/2023/" in said and "empty" not in said
+    assert load(torn / "m", trust=NAME).names == ("blue", "green", "red")
+    paint(torn / "new", ["orange"], 2)
+    paint(torn / "new" / "orange", ["grey"], 2)
+    assert run_app(root(), ["add", str(torn / "m"), str(torn / "new")]) == 0
+    assert "new/orange/grey/" in capsys.readouterr().err
+
+
+def test_a_zip_is_to_be_unpacked(torn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (torn / "photos" / "red" / "torn.png").unlink()
+    words = ["learn", str(torn / "photos"), "-o", str(torn / "m"), "--backbone", NAME]
+    assert run_app(root(), [*words, "--method", "initial-estimate"]) == 0
+    (torn / "new.zip").write_bytes(b"PK")
+    assert run_app(root(), ["add", str(torn / "m"), str(torn / "new.zip")]) == 2
+    assert "new.zip is one file; unpack it, and give the folder" in capsys.readouterr().err
+
+
+def test_a_class_of_one_picture_does_not_keep_others_from_being_held_out(torn: Path) -> None:
+    """Else there is no calibration, no balance, and nothing to tell the unknown by, for its sake."""
+    (torn / "photos" / "red" / "torn.png").unlink()
+    paint(torn / "photos", ["yellow", "violet", "black"], 10)
+    paint(torn / "photos", ["orange"], 1)
+    words = ["learn", str(torn / "photos"), "-o", str(torn / "m"), "--backbone", NAME]
+    assert run_app(root(), [*words, "--method", "initial-estimate"]) == 0
+    model = load(torn / "m", trust=NAME)
+    held_out = model.base.held_out
+    assert held_out is not None
+    counts = dict(zip(model.names, held_out.labels.bincount(minlength=7).tolist(), strict=True))
+    assert counts == {
+        n: 0 if n == "orange" else 2 if n in ("yellow", "violet", "black") else 1 for n in counts
+    }
+    assert "accuracy_base" in model.base.calibration.figures

@@ -150,3 +150,34 @@ def test_a_backbone_trained_on_the_pictures(
     assert learned.base.dim == 64
     assert wdae("add", path, photos / "new") == 0
     assert torch.isfinite(load(path).head.matrix).all()
+
+
+def test_evaluate_says_how_many_pictures_it_was_given(
+    photos: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its own examples a model knows nearly all."""
+    assert wdae("add", model, photos / "new") == 0
+    capsys.readouterr()
+    assert wdae("evaluate", model, photos / "new", "--json") == 0
+    said = capsys.readouterr()
+    assert "warning: 6 of 6 pictures are examples that the model was given" in said.err
+    json.loads(said.out)
+    assert wdae("evaluate", model, photos / "test") == 0
+    assert "was given" not in capsys.readouterr().err
+
+
+def test_names_are_looked_at_before_pictures_are_read(
+    photos: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thousands of pictures need not be read to learn that their folder has the wrong name."""
+    for name in ("okapi", "tapir"):
+        (tmp_path / "strange" / name).mkdir(parents=True)
+        (tmp_path / "strange" / name / "torn.png").write_bytes(b"no picture")
+    assert wdae("evaluate", model, tmp_path / "strange") == 2
+    said = capsys.readouterr().err
+    assert "is called 'okapi'" in said and "and those of 1 other class" in said and "torn" not in said
+    (tmp_path / "known" / "red").mkdir(parents=True)
+    (tmp_path / "known" / "red" / "torn.png").write_bytes(b"no picture")
+    assert wdae("add", model, tmp_path / "known") == 2
+    said = capsys.readouterr().err
+    assert "exists already" in said and "torn" not in said

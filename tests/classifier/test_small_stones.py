@@ -483,3 +483,24 @@ def test_one_class_is_too_few_to_tell_apart(tmp_path: Path, capsys: pytest.Captu
 def test_a_labelled_bank_of_features_is_named_by_its_classes(small_bank: FeatureBank) -> None:
     model = learn(small_bank, method="initial-estimate")
     assert model.base.names == small_bank.select(Part.BASE_TRAIN).names
+
+
+def test_figures_of_few_pictures_are_called_rough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A share of 32 pictures reads as if it were one of 2,000."""
+    for each, rough in ((4, True), (60, False)):
+        bank = wdae.synthetic_bank(8, 0, 0, 2 * each, 8, seed=0, held_out_per_class=each)
+        save(learn(bank, method="initial-estimate"), tmp_path / str(each))
+        status, out, _ = run(capsys, "info", tmp_path / str(each))
+        assert status == 0 and (f"found on {8 * each} held-out pictures of base classes" in out) == rough
+        assert (f"unknown: very roughly (it was found on {8 * each} held-out pictures) " in out) == rough
+
+
+def test_a_wrong_recipe_is_refused_where_too_few_classes_need_none() -> None:
+    bank = wdae.synthetic_bank(4, 0, 0, 12, 8, seed=0, held_out_per_class=4)
+    with pytest.raises(RecipeError, match="stepz"):
+        learn(bank, recipe={"training.stepz": 2})
+
+
+def test_one_path_is_not_taken_for_a_list_of_letters() -> None:
+    with pytest.raises(wdae.errors.DataError, match=r"a list, got one path; give \['okapi.jpg'\]"):
+        wdae.embedded_backbone().features("okapi.jpg")

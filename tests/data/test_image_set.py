@@ -112,3 +112,12 @@ def test_names_of_files_take_little_more_than_their_letters():
     finally:
         tracemalloc.stop()
     assert held < 20_000 * (len(names[-1]) + 8) * 1.05
+
+
+def test_held_out_of_each_class_its_own_number():
+    made = make([0] * 12 + [1] + [2] * 5)
+    held = hold_out(made, np.array([3, 0, 1]), seed=1)
+    assert held.counts(Part.BASE_HELD_OUT).tolist() == [3, 0, 1]
+    assert held.counts(Part.BASE_TRAIN).tolist() == [9, 1, 4]
+    with pytest.raises(DataError, match="'class 1' has 1"):
+        hold_out(made, np.array([3, 1, 1]), seed=1)

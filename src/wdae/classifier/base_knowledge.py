@@ -14,6 +14,7 @@ from torch import Tensor
 from wdae.bank import ClassSet
 from wdae.calibration.pseudo_novel import Weighing
 from wdae.calibration.unknown import Detector
+from wdae.classifier.head import Head
 from wdae.errors import ModelError
 from wdae.methods.base import BaseClasses, Support, WeightAdapter
 from wdae.methods.calibration import Calibration
@@ -28,17 +29,21 @@ RETURNED = "held_out_returned"
 MOST_KEPT = 2000
 """Held-out pictures that a model keeps the features of."""
 _MOST_BYTES = 4_000_000
+_MOST_WEIGHTS = 2**23  # numbers: base weights from before the held-out pictures returned
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """Pictures of base classes that were held out: what additions cost is measured on them.
 
-    Shapes: features ``[M, D]``, unit rows in the method's space, half precision; labels ``[M]``.
+    Shapes: features ``[M, D]``, unit rows in the method's space, half precision; labels ``[M]``; weights
+    ``[N, D]``, half precision: of the base classes before they learned from these pictures too, where they
+    did; None where they never did, in older models, and of very many classes.
     """
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
     @classmethod
     def some(cls, images: ClassSet, seed: int) -> HeldOut:
@@ -57,6 +62,10 @@ class HeldOut:
         rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         rows = order[(rank.double() + keys[order]).argsort()[:most]].sort().values
         return cls(images.features[rows.to(images.device)].cpu().half(), labels[rows])
+
+    def beside(self, weights: Tensor) -> HeldOut:
+        """With the base weights ``[N, D]`` that have not learned from these pictures, if not too many."""
+        return replace(self, weights=weights.cpu().half()) if weights.numel() <= _MOST_WEIGHTS else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +158,22 @@ class BaseKnowledge:
     def index(self) -> ClassIndex | None:
         """The index of very many base classes."""
         return None if self.graph is None else self.graph.index
+
+    def unlearned(self, head: Head) -> Head:
+        """A classifier as it is without having learned from held-out pictures, to ask it of these.
+
+        The classifier itself where it never has, and where nothing is known of how it was before. A base
+        class that was given examples since stays as it is.
+        """
+        before = None if self.held_out is None else self.held_out.weights
+        if before is None or head.n_base != len(before) or head.index is not None:
+            return head
+        kept = (head.base == self.weights).all(1, keepdim=True)
+        return replace(head, base=torch.where(kept, before.float(), head.base)) if kept.any() else head
+
+    def has_seen_held_out(self, head: Head) -> bool:
+        """Whether a classifier has learned from the held-out pictures that it is to be asked of."""
+        return bool(self.info.get(RETURNED)) and self.unlearned(head) is head
 
     @cached_property
     def adapter(self) -> WeightAdapter:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from wdae.classifier.base_knowledge import RETURNED
 from wdae.classifier.head import Head
 from wdae.classifier.model import Model
 from wdae.classifier.names import shorten
@@ -58,6 +57,9 @@ class BaseCost:
 def cost(model: Model, before: Head | None = None) -> BaseCost | None:
     """What a change has cost the base classes; None where the model keeps no held-out pictures.
 
+    Base weights that have learned from these pictures since are asked as they were before, where that is
+    kept.
+
     Args:
         before: the model's head before the change; that of the base classes alone by default.
 
@@ -73,8 +75,8 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
     if held_out is None or not len(held_out.labels):
         return None
     features, labels = held_out.features.float(), held_out.labels
-    old = (before or Model(model.base).head).likeliest(features)
-    new = head.likeliest(features)
+    old = model.base.unlearned(before or Model(model.base).head).likeliest(features)
+    new = model.base.unlearned(head).likeliest(features)
     counts = torch.bincount(labels, minlength=head.n_base)
     lost = (new >= head.n_base) & (new != old)
     pairs, times = torch.stack([labels[lost], new[lost]]).unique(dim=1, return_counts=True)
@@ -87,5 +89,5 @@ def cost(model: Model, before: Head | None = None) -> BaseCost | None:
         float((new == labels).double().mean()),
         len(labels),
         tuple(sorted(taken, key=lambda one: (-one.n_taken, -one.share))),
-        bool(model.base.info.get(RETURNED)),
+        model.base.has_seen_held_out(head),
     )

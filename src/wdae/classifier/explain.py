@@ -61,6 +61,7 @@ class Explanation:
         own_probability: what the class itself gets at its centre.
         trial: pictures of it that it has not learned from, and what they are taken for.
         expected: accuracy to expect of an added class, now and with more examples, where it is known.
+        seen: whether a base class has learned from those pictures since: they then say too much good of it.
         listens: whether classes exchange messages with their neighbours: the model has a graph network.
     """
 
@@ -77,6 +78,7 @@ class Explanation:
     trial: SelfTest
     expected: Expected | None = None
     listens: bool = True
+    seen: bool = False
 
     @property
     def neighbours_title(self) -> str:
@@ -88,7 +90,9 @@ class Explanation:
         """How many of its pictures are recognised, and which were tried."""
         right, n = self.trial.right, self.trial.n
         if self.is_base:
-            return f"{right} of {n} held-out pictures"
+            return (
+                f"{right} of {n} {'pictures that it has learned from' if self.seen else 'held-out pictures'}"
+            )
         some = f"its {self.shots} " if n < self.shots else ""
         return f"{right} of {n}{' of ' if some else ' '}{some}examples, each left out in turn,"
 
@@ -149,6 +153,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
     >>> found.shots, found.neighbours[0].name, found.confusable[0].name
     (1, 'cat', 'cat')
     """
+    name = model.called(name)
     if name not in model.names:
         raise unknown_classes([name], model.names, "class")
     head = model.head
@@ -196,6 +201,7 @@ def explain(model: Model, name: str, top: int = 5) -> Explanation:
         tried,
         expected(model, name, tried),
         listens=method is not None and method.denoiser.kind == "gnn",
+        seen=is_base and model.base.has_seen_held_out(head),
     )
 
 

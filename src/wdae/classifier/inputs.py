@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,7 @@ def read_examples(
     *,
     skip_broken: bool = False,
     option: str = "",
+    check: Callable[[Collection[str]], None] | None = None,
 ) -> Examples:
     """Labelled examples: of one class from loose pictures, or of many from a folder or a file.
 
@@ -43,12 +44,16 @@ def read_examples(
             a folder per class, or one file of features with labels.
         skip_broken: leave unreadable pictures out (``dropped`` names them, each with the reason).
         option: the option of the command that names the class of all pictures, where it has one, for advice.
+        check: is given the names of the classes before any picture is read, and raises where they will not
+            do.
     """
     by_option = f", or {option} and files" if option else ""
     if not sources:
         raise DataError(f"nothing to learn from; give a folder with a folder per class{by_option}")
     if class_name is not None:
-        class_name = class_name.strip() or class_name
+        class_name = model.called(class_name.strip() or class_name)
+        if check is not None:
+            check([class_name])
         if len(sources) == 1 and is_feature_file(sources[0]):
             rows = read_features(sources[0])
             names = [f"{sources[0]} row {i}" for i in range(len(rows))]
@@ -64,8 +69,11 @@ def read_examples(
         )
     source = sources[0]
     if is_feature_file(source):
-        return _labelled_features(source)
+        return _labelled_features(model, source)
     files, labels = _class_folders(source, option)
+    labels = [model.called(label) for label in labels]
+    if check is not None:
+        check(dict.fromkeys(labels))
     return _embedded(model, files, labels, skip_broken)
 
 
@@ -108,7 +116,7 @@ def _embedded(model: Model, files: Sequence[str], labels: Sequence[str], skip_br
     return found
 
 
-def _labelled_features(path: Path) -> Examples:
+def _labelled_features(model: Model, path: Path) -> Examples:
     from wdae.bank.encoding import decode
     from wdae.bank.labelled import read_labelled
 
@@ -116,10 +124,13 @@ def _labelled_features(path: Path) -> Examples:
     rows = decode(read.features, read.scales)
     labels = torch.from_numpy(read.labels)
     found = Examples()
+    names: dict[str, list[int]] = {}
     for number in labels.unique().tolist():
-        at = (labels == number).nonzero()[:, 0]
-        found.features[read.names[number]] = rows[at]
-        found.sources[read.names[number]] = [f"{path} row {i}" for i in at.tolist()]
+        names.setdefault(model.called(read.names[number]), []).append(number)
+    for name, numbers in names.items():
+        at = torch.isin(labels, torch.tensor(numbers)).nonzero()[:, 0]
+        found.features[name] = rows[at]
+        found.sources[name] = [f"{path} row {i}" for i in at.tolist()]
     return found
 
 
@@ -143,6 +154,8 @@ def _class_folders(root: Path, option: str) -> tuple[list[str], list[str]]:
         if not root.exists():
             raise DataError(f"{root} does not exist")
         advice = f"say its class with {option} NAME" if option else "give a folder with a folder per class"
+        if root.suffix.lower() == ".zip":
+            advice = "unpack it, and give the folder"
         raise DataError(f"{root} is one file; {advice}")
     names = folders_in(root)
     if not names:

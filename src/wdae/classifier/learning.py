@@ -23,6 +23,7 @@ from wdae.classifier.base_weights import learn_weights
 from wdae.classifier.learn_job import LearnConfig, best_recipe
 from wdae.classifier.model import Model
 from wdae.classifier.self_test import accuracy_by_shots
+from wdae.classifier.summary import HELD_OUT
 from wdae.config import load, recipe_file
 from wdae.errors import BankError, EpisodeError, ModelError, RecipeError
 from wdae.methods.base import Method, base_classes
@@ -99,6 +100,8 @@ def learn_from_bank(
     config = config or LearnConfig()
     if method is not None and recipe is not None:
         raise RecipeError("give a trained method or a recipe to train one by, not both")
+    if recipe is not None:
+        as_recipe(recipe, config.seed)  # refuses what is none, also where there are too few classes to train
     if not bank.has(Part.BASE_TRAIN):
         raise BankError("the bank has no base-train images to learn a model from")
     learned_here = bank.base_weights is None
@@ -155,7 +158,8 @@ def _with_held_out(base: BaseKnowledge, bank: FeatureBank, config: LearnConfig) 
     if isinstance(method, WDAE) and graph is not None:
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     info = base.info | {RETURNED: True}
-    return replace(base, weights=weights, counts=train.counts, graph=graph, info=info)
+    held_out = None if base.held_out is None else base.held_out.beside(base.weights)
+    return replace(base, weights=weights, counts=train.counts, graph=graph, info=info, held_out=held_out)
 
 
 def _knowledge(
@@ -215,6 +219,7 @@ def _knowledge(
     if isinstance(method, WDAE) and method.denoiser.kind == "gnn":
         graph = build_graph(weights, method.n_neighbours, method.inverse_temperature)
     train = bank.select(Part.BASE_TRAIN)
+    info[HELD_OUT] = sum(bank.counts(Part.BASE_HELD_OUT)) if bank.has(Part.BASE_HELD_OUT) else 0
     info["pseudo_novel"] = len(played.classes_of(Part.VALIDATION)) or len(bank.base_classes)
     held_out = None
     if bank.has(Part.BASE_HELD_OUT):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,15 @@ from wdae.calibration.unknown import Added
 from wdae.classifier.base_knowledge import BaseKnowledge
 from wdae.classifier.head import Head, check_share
 from wdae.classifier.history import History, State
-from wdae.classifier.names import check_name, chosen, has_separator, removable, shorten, unknown_classes
+from wdae.classifier.names import (
+    called,
+    check_name,
+    chosen,
+    has_separator,
+    removable,
+    shorten,
+    unknown_classes,
+)
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.errors import ModelError, listed
 from wdae.methods.base import Support, WeightScorer
@@ -82,6 +91,7 @@ class Model:
         self.stored: str | None = None  # the digest of the manifest that it was read from
         self.known: tuple[tuple[tuple[int, ...], ...], Added] | None = None  # to tell the unknown from
         self._head: Head | None = None
+        self._unlearned: tuple[Head, Head] | None = None  # of that head, the one for held-out pictures
         self._estimates: dict[tuple[int, ...], Tensor] = {}  # by rows of examples
 
     def __repr__(self) -> str:
@@ -119,6 +129,21 @@ class Model:
     @cached_property
     def _separators(self) -> bool:
         return any(has_separator(name) for name in self.base.names)
+
+    @cached_property
+    def _base_forms(self) -> dict[str, str]:
+        """Base classes whose names are not in Unicode's composed form, by that."""
+        odd = (name for name in self.base.names if not unicodedata.is_normalized("NFC", name))
+        return {unicodedata.normalize("NFC", name): name for name in odd}
+
+    def called(self, name: str) -> str:
+        """The class that is meant, as :func:`wdae.classifier.names.called`; quick for many base classes."""
+        if not isinstance(name, str) or name in self._base_index or name in self._state or name.isascii():
+            return name
+        form = unicodedata.normalize("NFC", name)
+        if form in self._base_index:
+            return form
+        return self._base_forms.get(form) or called(name, self._state)
 
     def shots(self, name: str) -> int:
         """Number of examples that a class was given since the model was learned."""
@@ -168,8 +193,9 @@ class Model:
             raise ModelError("no classes to add; give at least one, with at least 1 example")
         checked: dict[str, Tensor] = {}
         for given, features in classes.items():
-            known = given in self._base_index or given in self._state
-            name = given if known else check_name(given, self._separators)
+            name = self.called(given)
+            if name not in self._base_index and name not in self._state:
+                name = check_name(name, self._separators)
             if name in checked:
                 raise ModelError(f"class {shorten(name)!r} is given twice")
             checked[name] = self._checked_features(name, features)
@@ -179,6 +205,7 @@ class Model:
 
     def refuse_known(self, names: Iterable[str], more: str = "update=True") -> None:
         """Raise where one of the names is a class already; ``more`` is what gives it more examples."""
+        names = [self.called(name) for name in names]
         taken = [shorten(name) for name in names if name in self._base_index or name in self._state]
         if taken:
             what, exist, them = ("class", "exists", "it") if len(taken) == 1 else ("classes", "exist", "them")
@@ -222,6 +249,7 @@ class Model:
 
     def merge(self, names: Sequence[str], into: str) -> None:
         """Give the examples of added classes to another class, which may be a base class; they go."""
+        names, into = [self.called(name) for name in names], self.called(into)
         missing = [name for name in names if name not in self._state or name in self._base_index]
         if missing:
             raise unknown_classes(missing, self.added, "added class")
@@ -237,9 +265,9 @@ class Model:
 
     def rename(self, name: str, to: str) -> None:
         """Call an added class otherwise; its examples stay."""
-        removable([name], self._base_index, self.added, "renamed")
+        [name] = removable([name], self._base_index, self.added, "renamed")
         to = check_name(to, self._separators)
-        if to in self.names:
+        if self.called(to) in self.names:
             raise ModelError(
                 f"class {shorten(to)!r} exists already; choose another name, or merge the two (wdae merge)"
             )
@@ -289,6 +317,13 @@ class Model:
             head, share = self._build_head(), self.history.novel_share()
             self._head = head if share is None else head.expecting(share)
         return self._head
+
+    @property
+    def unlearned_head(self) -> Head:
+        """The classifier that held-out base pictures are asked of (:meth:`BaseKnowledge.unlearned`)."""
+        if self._unlearned is None or self._unlearned[0] is not self.head:
+            self._unlearned = self.head, self.base.unlearned(self.head)
+        return self._unlearned[1]
 
     def adopt(self, head: Head) -> None:
         """Take a classifier that was computed for this very state before."""

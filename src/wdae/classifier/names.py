@@ -63,6 +63,21 @@ def check_name(name: str, separators: bool = False) -> str:
     return composed
 
 
+def called(name: str, known: Collection[str]) -> str:
+    """The known name that is meant: Unicode writes some letters in two ways, and files come with either.
+
+    macOS takes "ö" apart into two code points, keyboards type one. A name that is not known is returned in
+    the composed form, which new names get.
+
+    >>> called("Lo\u0308we", ["Löwe"]), called("Löwe", ["Lo\u0308we"]) == "Lo\u0308we"
+    ('Löwe', True)
+    """
+    if name in known or name.isascii():
+        return name
+    form = unicodedata.normalize("NFC", name)
+    return next((one for one in known if unicodedata.normalize("NFC", one) == form), form)
+
+
 def has_separator(name: str) -> str:
     """The first separator of paths in a name, or nothing."""
     return next((letter for letter in _SEPARATORS if letter in name), "")
@@ -111,9 +126,10 @@ def unknown_classes(asked: Iterable[str], known: Sequence[str], what: str, advic
 
 def chosen(only: str | Iterable[str], base: Sequence[str], added: Sequence[str]) -> list[str]:
     """The classes that come into question: their names, or ``"added"`` or ``"base"``."""
-    names = list({"added": added, "base": base}.get(only, [only]) if isinstance(only, str) else only)
     known = (*base, *added)
     there = set(known)
+    names = list({"added": added, "base": base}.get(only, [only]) if isinstance(only, str) else only)
+    names = [name if name in there else called(name, known) for name in names]
     missing = [name for name in names if name not in there]
     if missing:
         raise unknown_classes(missing, known, "class")
@@ -130,7 +146,8 @@ def removable(
     Args:
         done: what is to be done with them, for messages.
     """
-    names = list(dict.fromkeys(names))
+    known = {*base, *added}
+    names = list(dict.fromkeys(called(name, known) for name in names))
     if not names:
         raise ModelError("no classes to remove; name at least one")
     learned = [name for name in names if name in base]

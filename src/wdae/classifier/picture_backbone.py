@@ -317,6 +317,8 @@ def files_as_set(files: Sequence[str | Path]) -> ImageSet:
     """Loose picture files as a set of one unnamed class."""
     from wdae.data import FileSource, ImageSet
 
+    if isinstance(files, str | Path):
+        raise DataError(f"picture files are a list, got one path; give [{str(files)!r}]")
     missing = [str(file) for file in files if not Path(file).is_file()]
     if missing:
         others = f"; {len(missing)} are missing in all" if len(missing) > 1 else ""

@@ -15,12 +15,13 @@ from wdae.calibration.unknown import Added, Detector
 from wdae.classifier.head import Head
 from wdae.classifier.light.answers import Answers, Space, csv_line
 from wdae.classifier.light.answers import Prediction as Prediction
-from wdae.classifier.model import Model
-from wdae.classifier.names import shorten, unknown_classes
+from wdae.classifier.model import Model, same_pictures
+from wdae.classifier.names import chosen, shorten, unknown_classes
 from wdae.errors import RecipeError
 from wdae.evaluation.curve import Curve, base_novel_curve
 from wdae.methods.calibration import HALF, log_odds
-from wdae.printing import cell
+from wdae.nn.cosine import unit
+from wdae.printing import cell, counted
 
 _SHOWN = 3
 CANDIDATES = 64
@@ -280,12 +281,8 @@ def measure(
     """
     head = model.head_for(expect=expect, only=only)
     place = {name: i for i, name in enumerate(head.names)}
-    missing = [name for name in examples if name not in place]
-    if missing:
-        what, advice = "class of the model", "; add it to the model, or leave its pictures out"
-        if only is not None:
-            what, advice = "class in question", "; leave its pictures out"
-        raise unknown_classes(missing, head.names, what, advice)
+    examples = {model.called(name): rows for name, rows in examples.items()}
+    refuse_others(model, examples, only)
     labels = torch.cat([torch.full((len(rows),), place[name]) for name, rows in examples.items()])
     features = model.check_features(torch.cat(list(examples.values())))
     scores = head.scores(features)
@@ -317,6 +314,31 @@ def measure(
     return Measurement(head.names, confusion, figures, trade_off)
 
 
+def refuse_others(model: Model, names: Iterable[str], only: str | Iterable[str] | None = None) -> None:
+    """Raise where one of the names of labelled pictures is no class that comes into question."""
+    known = model.names if only is None else tuple(chosen(only, model.base.names, model.added))
+    there = set(known)
+    missing = [name for name in names if name not in there]
+    if missing:
+        what, advice = "class of the model", "; add it to the model, or leave its pictures out"
+        if only is not None:
+            what, advice = "class in question", "; leave its pictures out"
+        if len(missing) > 1:
+            advice += f", and those of {counted(len(missing) - 1, 'other class', 'other classes')}"
+        raise unknown_classes(missing, known, what, advice)
+
+
+def given_before(model: Model, examples: Mapping[str, Tensor]) -> int:
+    """How many of labelled features ``{name: [k, D]}`` are examples that their class was given."""
+    n = 0
+    for name, rows in examples.items():
+        known = model.examples_of(model.called(name))
+        if known:
+            of_them = torch.stack([one.feature for one in known])
+            n += int(same_pictures(unit(model.check_features(rows)), of_them).any(1).sum())
+    return n
+
+
 def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> TradeOff | None:
     """From labelled features; where none are of base classes, with those that the model keeps."""
     is_base, held_out = labels < head.n_base, model.base.held_out
@@ -327,7 +349,7 @@ def _trade_off(model: Model, head: Head, features: Tensor, labels: Tensor) -> Tr
     if kept:
         if held_out is None or head.n_base < len(model.base.names):
             return None
-        scores = torch.cat([scores, half.linear(held_out.features.float())])
+        scores = torch.cat([scores, model.base.unlearned(half).linear(held_out.features.float())])
         labels = torch.cat([labels, held_out.labels])
     shift = {
         share: float((log_odds(torch.full_like(half.prior, share), head.n_base) - half.prior)[0])

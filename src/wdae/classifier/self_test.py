@@ -85,7 +85,7 @@ def self_test(model: Model, name: str) -> SelfTest:
             taken.setdefault(int(other), []).append((int(count), len(own)))
     held_out = model.base.held_out
     if held_out is not None and place >= head.n_base:
-        found = head.likeliest(held_out.features.float())
+        found = model.unlearned_head.likeliest(held_out.features.float())
         counts = torch.bincount(held_out.labels, minlength=head.n_base)
         for other, count in enumerate(
             torch.bincount(held_out.labels[found == place], minlength=head.n_base).tolist()
@@ -126,7 +126,7 @@ def _tried(model: Model, name: str) -> Tensor:
         held_out = model.base.held_out
         if held_out is None:
             return torch.zeros(0, dtype=torch.int64)
-        return model.head.likeliest(held_out.features[held_out.labels == place].float())
+        return model.unlearned_head.likeliest(held_out.features[held_out.labels == place].float())
     if len(rows) < 2:
         return torch.zeros(0, dtype=torch.int64)
     every = -(-len(rows) // _MOST)

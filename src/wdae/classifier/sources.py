@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from wdae.backbones.packaged import LITE, packaged
@@ -135,11 +136,14 @@ def _from_pictures(
     if len(images.class_names) == 1:
         on_progress("warning: 1 class has nothing to be told from; new classes are told from it alone")
     work.check_source(images.source.stamp())
-    per_class = _per_class(images, config.held_out)
-    images = hold_out(images, per_class, config.seed) if per_class else images
+    for note in images.notes:
+        on_progress(f"note: {note}")
     if job.backbone is not None:
+        images = hold_out(images, _each(images, config.held_out), config.seed)
         backbone, weights, scale = _backbone(job.backbone, job), None, None
     else:
+        per_class = _per_class(images, config.held_out)
+        images = hold_out(images, per_class, config.seed) if per_class else images
         on_progress(
             f"training {job.train} on {len(images)} pictures; with fewer than some hundred a class, the"
             " backbone that ships with the package is better and quicker: --backbone embedded"
@@ -224,8 +228,20 @@ def _base_only(images: ImageSet) -> ImageSet:
     return images.select(rows)
 
 
+def _each(images: ImageSet, share: float) -> npt.NDArray[np.int64]:
+    """How many pictures of each class to hold out ``[C]``: a share of its own, of a base class that has 4."""
+    counts = images.counts(Part.BASE_TRAIN)
+    if len(images.rows(Part.BASE_HELD_OUT)) or share <= 0:
+        return np.zeros(len(counts), np.int64)
+    held_out = np.clip(np.round(share * counts).astype(np.int64), 1, np.maximum(counts - 1, 1))
+    return np.where(counts >= 4, held_out, 0)
+
+
 def _per_class(images: ImageSet, share: float) -> int:
-    """How many pictures of each base class to hold out: a share of the smallest class, where it has 4."""
+    """How many pictures of each base class to hold out to train a backbone on the others.
+
+    A share of the smallest class, where it has 4: training holds out the same number of each.
+    """
     if len(images.rows(Part.BASE_HELD_OUT)):
         return 0
     counts = images.counts(Part.BASE_TRAIN)

@@ -277,6 +277,8 @@ def _write_base(folder: Path, base: BaseKnowledge, half: bool = False) -> dict[s
             "held_out/features": base.held_out.features,
             "held_out/labels": base.held_out.labels.int(),
         }
+        if base.held_out.weights is not None:
+            tensors["held_out/weights"] = base.held_out.weights
     if base.detector is not None:
         tensors |= {f"unknown/{name}": tensor for name, tensor in base.detector.tensors().items()}
     written = [BASE, METHOD]
@@ -388,7 +390,12 @@ def _held_out(tensors: dict[str, Tensor], n_base: int, dim: int) -> HeldOut | No
         raise ValueError("held-out pictures with values that are not finite")
     if n_kept and not 0 <= int(labels.min()) <= int(labels.max()) < n_base:
         raise ValueError("held-out pictures of no class")
-    return HeldOut(features, labels)
+    weights = tensors.get("held_out/weights")
+    if weights is not None:
+        weights = weights.half()
+        if weights.shape != (n_base, dim) or not bool(weights.isfinite().all()):
+            raise ValueError(f"weights beside held-out pictures of shape {list(weights.shape)}")
+    return HeldOut(features, labels, weights)
 
 
 def _base_of_version_1(tensors: dict[str, Tensor], manifest: ModelManifest) -> BaseKnowledge:

@@ -17,7 +17,10 @@ from wdae.printing import cell, counted, size_text
 
 _SHOWN = 30
 _NAMED = 200  # base classes
+_FEW = 400  # pictures, of which a share is known to within some points
 _BEFORE = "_before"
+HELD_OUT = "held_out"
+"""What of a model's info says how many base pictures its calibration and figures were found on."""
 MEASURED = "measured_on"
 """What of a model's info says on which pictures its figures were measured, where they are not its user's."""
 _LABELS = {
@@ -45,7 +48,7 @@ def summary(path: str | Path) -> dict[str, Any]:
         "protecting": {str(k): share for k, share in sorted(balance.protecting.items())},
         "refine_base": model.refines_base,
         "figures": dict(balance.figures),
-        "unknown": unknown_in_words(balance.figures, model.detects),
+        "unknown": unknown_in_words(balance.figures, model.detects, few_held_out(kept.info)),
         "head": model.history.head,
         "history": [
             {
@@ -96,6 +99,8 @@ def print_summary(facts: dict[str, Any]) -> None:
                 before = figures.get(key + _BEFORE)
                 table.add_row(cell(label(key)), f"{value:.3f}", "" if before is None else f"{before:.3f}")
         console.print(table)
+        if few := few_held_out(facts["info"]):
+            console.print(f"found on {few} held-out pictures of base classes: of so few, they are rough")
         if measured := facts["info"].get(MEASURED):
             console.print(cell(f"measured on {measured}"), soft_wrap=True)
     if added:
@@ -127,8 +132,19 @@ def _expects(share: float | None, protecting: dict[str, float]) -> str:
     return f"{describe_share(None)}: {by_shots}"
 
 
-def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
-    """What share of things that are none of its classes a model calls unknown, by its figures."""
+def few_held_out(info: Mapping[str, Any]) -> int:
+    """How many held-out pictures a model's figures were found on, if these are few; else 0."""
+    n = info.get(HELD_OUT)
+    return n if isinstance(n, int) and 0 < n < _FEW else 0
+
+
+def unknown_in_words(figures: Mapping[str, float], detects: bool, few: int = 0) -> str:
+    """What share of things that are none of its classes a model calls unknown, by its figures.
+
+    Args:
+        few: the held-out pictures that this was found on, if they are few (:func:`few_held_out`): which
+            ones were drawn then shifts the shares a lot.
+    """
     if not detects:
         return (
             "told by the best score alone; a model learned from many pictures of each class tells it better"
@@ -138,6 +154,8 @@ def unknown_in_words(figures: Mapping[str, float], detects: bool) -> str:
         text = f"{_percent(figures['caught'])} of pictures of classes that it has never seen are called so"
         if "caught_5" in figures:
             text += f" ({_percent(figures['caught_5'])} once five classes are added from five pictures each)"
+        if few:
+            text = f"very roughly (it was found on {few} held-out pictures) {text}"
     nothing = [k for k in ("noise", "text", "flat", "screen") if f"caught_{k}" in figures]
     if nothing:
         text += "; " + ", ".join(f"{k} {_percent(figures[f'caught_{k}'])}" for k in nothing)

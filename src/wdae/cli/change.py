@@ -63,11 +63,14 @@ def add(
 
     opened = load(model).on(device)
     more = "--update"
-    if class_name is not None and not update:
-        opened.refuse_known([class_name.strip()], more)
     lenient = skip_broken and not strict
     found = read_examples(  # others need not wait for it
-        opened, sources, class_name, skip_broken=lenient, option="--class"
+        opened,
+        sources,
+        class_name,
+        skip_broken=lenient,
+        option="--class",
+        check=None if update else lambda names: opened.refuse_known(names, more),
     )
     if not update:
         opened.refuse_known(found.features, more)

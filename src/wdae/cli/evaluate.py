@@ -22,7 +22,7 @@ from wdae.cli.options import (
     refuse_two_forms,
 )
 from wdae.errors import ModelError
-from wdae.printing import json_text, say
+from wdae.printing import counted, json_text, say, warn
 
 _BANK = Group("Options for methods on a bank", sort_key=2)
 
@@ -150,7 +150,7 @@ def _evaluate_model(
     from rich.console import Console
 
     from wdae.classifier.inputs import read_examples
-    from wdae.classifier.predictions import FIGURES, PLAIN, measure
+    from wdae.classifier.predictions import FIGURES, PLAIN, given_before, measure, refuse_others
     from wdae.classifier.store import load
     from wdae.data.findings import warn_unreadable
     from wdae.storage.files import write_text
@@ -158,8 +158,20 @@ def _evaluate_model(
 
     model = load(words[0])
     chosen = parse_only(only, model.names)
-    examples = read_examples(model, sources, None, skip_broken=not strict)
+    examples = read_examples(
+        model,
+        sources,
+        None,
+        skip_broken=not strict,
+        check=lambda names: refuse_others(model, names, chosen),  # before many are read
+    )
     warn_unreadable(examples.dropped)
+    if known := given_before(model, examples.features):
+        n = sum(map(len, examples.features.values()))
+        warn(
+            f"warning: {known} of {counted(n, 'picture')} are examples that the model was given: of those it"
+            " has not seen, fewer will be recognised"
+        )
     found = measure(model, examples.features, expect=share, only=chosen)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)

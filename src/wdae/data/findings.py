@@ -42,6 +42,9 @@ class Findings:
     others: list[str] = field(default_factory=list)
 
 
+_OF_MACOS = "__MACOSX"
+
+
 class Picture(NamedTuple):
     """One file of a set under construction."""
 
@@ -72,22 +75,28 @@ def part_named(name: str) -> Part | None:
 
 
 def folders_in(path: Path) -> list[str]:
-    """The names of the folders in a folder, sorted; hidden ones left out."""
+    """The names of the folders in a folder, sorted; hidden ones left out, and what macOS puts into zips."""
     with _scan(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        names = (entry.name for entry in entries if entry.is_dir())
+        return sorted(name for name in names if not name.startswith(".") and name != _OF_MACOS)
 
 
 def pictures_in(path: Path, others: list[str] | None = None) -> list[str]:
     """The picture files in a folder, sorted, by their suffix; hidden ones left out.
 
     Args:
-        others: gets the names of the files of other kinds.
+        others: gets the names of the files of other kinds, and of folders with pictures, which end in a
+            separator.
     """
     pictures: list[str] = []
     rest: list[str] = []
     with _scan(path) as entries:
         for entry in entries:
-            if entry.name.startswith(".") or not entry.is_file():
+            if entry.name.startswith("."):
+                continue
+            if not entry.is_file():
+                if others is not None and entry.is_dir() and _has_pictures(entry.path):
+                    rest.append(entry.path + os.sep)
                 continue
             known = os.path.splitext(entry.name)[1].lower() in SUFFIXES  # noqa: PTH122 (a million of them)
             (pictures if known else rest).append(entry.path)
@@ -96,12 +105,31 @@ def pictures_in(path: Path, others: list[str] | None = None) -> list[str]:
     return sorted(pictures)
 
 
+def _has_pictures(folder: str) -> bool:
+    """Whether a folder has pictures anywhere in it."""
+    return any(
+        Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        for _, _, files in os.walk(folder)
+        for name in files
+    )
+
+
 def left_out(others: Sequence[str]) -> str:
-    """A sentence about the files of other kinds in a folder of pictures.
+    """A sentence about the files of other kinds in a folder of pictures, and about folders in it.
 
     >>> print(left_out(["cat/IMG_1.HEIC"]))
     1 left out, not of a kind that is read (JPEG, ...): cat/IMG_1.HEIC; HEIC is with: pip install 'wdae[heic]'
+    >>> print(left_out(["cat/2023/"]))
+    left out: pictures in folders inside a class's folder: cat/2023/; put them into that folder itself
     """
+    inside = [name for name in others if name.endswith(os.sep)]
+    if inside:
+        text = (
+            f"left out: pictures in folders inside a class's folder: {listed(inside, 5)};"
+            " put them into that folder itself"
+        )
+        rest = [name for name in others if not name.endswith(os.sep)]
+        return f"{left_out(rest)}; {text}" if rest else text
     kinds = ", ".join(FORMATS)
     heic = any(name.lower().endswith((".heic", ".heif", ".hif")) for name in others)
     advice = HEIC_HINT if heic else ""

@@ -111,8 +111,11 @@ class ImageSet:
         )
 
 
-def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
+def hold_out(image_set: ImageSet, per_class: int | npt.NDArray[np.int64], seed: int) -> ImageSet:
     """Move ``per_class`` pictures of each base class, drawn at random, from base-train to base-held-out.
+
+    Args:
+        per_class: one number for all, or one for each of the set's classes ``[C]``.
 
     >>> from wdae.data import FileSource
     >>> source = FileSource(tuple(f"{i}.jpg" for i in range(6)))
@@ -120,13 +123,14 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
     >>> hold_out(images, per_class=1, seed=0).counts(Part.BASE_HELD_OUT).tolist()
     [1, 1]
     """
-    if per_class < 0 or seed < 0:
+    wanted = np.broadcast_to(np.asarray(per_class, np.int64), (len(image_set.class_names),))
+    if (wanted < 0).any() or seed < 0:
         raise DataError(f"cannot hold out {per_class} pictures a class with seed {seed}; give 0 or more")
     counts = image_set.counts(Part.BASE_TRAIN)
     short = [
         f"{image_set.class_names[label]!r} has {counts[label]}"
         for label in image_set.classes_of(Part.BASE_TRAIN)
-        if counts[label] <= per_class
+        if counts[label] <= wanted[label]
     ]
     if short:
         raise DataError(
@@ -141,7 +145,7 @@ def hold_out(image_set: ImageSet, per_class: int, seed: int) -> ImageSet:
     order = np.lexsort((draws, image_set.labels[train]))
     ordered = image_set.labels[train][order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    parts[train[order[rank < per_class]]] = Part.BASE_HELD_OUT.code
+    parts[train[order[rank < wanted[ordered]]]] = Part.BASE_HELD_OUT.code
     return replace(image_set, parts=parts)
 
 

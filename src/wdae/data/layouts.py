@@ -61,7 +61,8 @@ def open_dataset(
     if findings.missing and not allow_missing:
         raise DataError(
             f"{path} ({findings.layout}): missing: {'; '.join(findings.missing)}. Add what is missing,"
-            " or accept the set as it is with allow_missing (wdae pretrain, extract and reproduce)"
+            " or take empty folders out; wdae pretrain, extract and reproduce accept the set as it is with"
+            " allow_missing"
         )
     return replace(findings.image_set, notes=(*findings.missing, *findings.notes))
 

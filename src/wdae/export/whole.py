@@ -32,7 +32,7 @@ from wdae.classifier.light.answers import Answers
 from wdae.classifier.model import Model
 from wdae.classifier.picture_backbone import PictureBackbone
 from wdae.classifier.store import load, save
-from wdae.classifier.summary import unknown_in_words
+from wdae.classifier.summary import few_held_out, unknown_in_words
 from wdae.config.shipped import EMBEDDED
 from wdae.errors import MissingExtraError, ModelError, StorageError
 from wdae.export.about import MODEL, MOST_BYTES, read_export
@@ -212,7 +212,7 @@ def describe(
     figures, detects = model.base.calibration.figures, answers.familiarity is not None
     facts: dict[str, Any] = {
         "unknown": {
-            "in_words": unknown_in_words(figures, detects),
+            "in_words": unknown_in_words(figures, detects, few_held_out(model.base.info)),
             "false_alarms": false_alarms,
             "rule": "the detector of the model, in the graph" if detects else "the best score, in the graph",
         },

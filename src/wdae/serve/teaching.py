@@ -178,10 +178,11 @@ class Teaching:
 
     def _checked(self, loaded: Loaded, name: str) -> str:
         """A name that a class may have."""
+        name = loaded.starting.model.called(name.strip() or name)
         if name in loaded.base_ids:
             return name
         base = loaded.starting.model.base.names
-        return check_name(name.strip() or name, any(has_separator(one) for one in base))
+        return check_name(name, any(has_separator(one) for one in base))
 
     def refuse_names(self, loaded: Loaded, names: Iterable[str]) -> None:
         """Raise where none of these names may be a class's."""

@@ -108,7 +108,7 @@ def cost_of(loaded: Loaded) -> Cost:
     changed: list[ChangedPicture] = []
     if held_out is not None and price is not None:
         features = held_out.features.float()
-        old, new = before.head.linear(features).argmax(1), model.head.linear(features).argmax(1)
+        old, new = (one.unlearned_head.linear(features).argmax(1) for one in (before, model))
         for i in (old != new).nonzero()[:, 0].tolist():
             at = (int(held_out.labels[i]), int(old[i]), int(new[i]))
             label, was, now = (names[c] for c in at)
