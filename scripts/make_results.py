@@ -295,6 +295,10 @@ def _is_table(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, dict) and {"mean", "ci95"} <= set(value):
+        return Estimate.from_dict(value).percent()
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_short(one)}" for name, one in value.items())
     if isinstance(value, list):
         return " / ".join(map(_short, value))
     if isinstance(value, float):
