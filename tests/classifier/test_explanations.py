@@ -77,6 +77,26 @@ def test_a_class_that_is_there_already_is_warned_of(
     assert not any("nearly" in line for line in warnings_about(model, "twin", try_out=False))
 
 
+@pytest.mark.parametrize("share", [None, 0.01])
+def test_a_class_that_is_there_already_is_noticed_where_nothing_is_held_out(
+    base: BaseKnowledge, newcomers: Newcomers, small_bank: FeatureBank, share: float | None
+) -> None:
+    """The fewer new pictures are expected, the more examples are taken for the class that was there."""
+    model = Model(replace(base, held_out=None))
+    model.add({"again": small_bank.select(Part.BASE_HELD_OUT).of_class(3)[:5]})
+    model.set_novel_share(share)
+    found = explain(model, "again")
+    worst = next(one for one in found.trial.confusions if one.name == base.names[3])
+    taken = [
+        model.without("again", row).head.best(model.examples[row].feature.unsqueeze(0)).item() == 3
+        for row in model.state["again"]
+    ]
+    assert worst.alone and worst.count == sum(taken) and worst.share == sum(taken) / 5
+    said = f"{worst.share:.0%} of its examples, each left out in turn, are taken for {base.names[3]!r}"
+    assert any(said in line for line in found.warnings) == (sum(taken) >= 3) == (share is not None)
+    assert f"taken for {base.names[3]!r}: " not in found.as_text()
+
+
 def test_sound_classes_are_seldom_warned_of(base: BaseKnowledge, newcomers: Newcomers) -> None:
     model = Model(base)
     model.add({name: rows[:10] for name, rows in newcomers.items()})

@@ -131,7 +131,7 @@ class Explanation:
             lines = [f"not tried out: that takes {takes}"]
         for one in self.trial.confusions[:_CONFUSIONS]:
             line = f"  {one.share:6.1%} of {self.trial.mistaken(one)}"
-            lines.append(f"{line}: {shorten(one.name)}" if self.trial.n else line)
+            lines.append(f"{line}: {shorten(one.name)}" if self.trial.n and not one.alone else line)
         if self.expected is not None:
             lines.append(
                 f"is it enough? about {self.expected.now:.0%} of its pictures will be recognised; with {MORE}"

@@ -23,6 +23,7 @@ from wdae.runtime.randomness import derive_seed
 CONFUSED = 0.35
 """Share of pictures of two classes taken for each other from which on they nearly coincide (chosen on
 validation classes, for warnings about one sound class in twenty)."""
+_ALONE, _TIMES = 0.5, 3  # the same where only examples of the one could be tried, and how many at least
 MORE = 5
 """Pictures more, of which it is said what they would bring."""
 
@@ -36,11 +37,15 @@ _ACCURACY, _STRENGTH, _GAIN = "accuracy_added_", "strength_added_", "gain_added_
 
 @dataclass(frozen=True)
 class Confusion:
-    """Another class, and the share of pictures of the two that are taken for each other."""
+    """Another class, and the share of pictures of the two that are taken for each other.
+
+    ``alone`` where no pictures of the other could be tried, as of a class learned without held-out pictures.
+    """
 
     name: str
     share: float
     count: int
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class SelfTest:
 
     def mistaken(self, other: Confusion) -> str:
         """What the share of a confusion is a share of; where nothing was tried, of the other's pictures."""
+        if other.alone:
+            return f"its examples, each left out in turn, are taken for {shorten(other.name)!r}"
         if self.n:
             return "pictures of the two are mistaken for each other"
         return f"pictures of {shorten(other.name)!r} are taken for it"
@@ -99,9 +106,14 @@ def self_test(model: Model, name: str) -> SelfTest:
             count = int((theirs == place).sum())
             if count or other in taken:
                 taken.setdefault(other, []).append((count, len(theirs)))
-    sides = 2 if len(own) else 1
+    alone = {c for c in taken if c < head.n_base <= place and held_out is None}
     confusions = [
-        Confusion(model.names[c], sum(k / n for k, n in pairs) / sides, sum(k for k, _ in pairs))
+        Confusion(
+            model.names[c],
+            sum(k / n for k, n in pairs) / (2 if len(own) and c not in alone else 1),
+            sum(k for k, _ in pairs),
+            c in alone,
+        )
         for c, pairs in taken.items()
     ]
     right = int((own == place).sum())
@@ -139,7 +151,10 @@ def _tried(model: Model, name: str) -> Tensor:
 def coinciding(found: SelfTest) -> Confusion | None:
     """The class that another one nearly coincides with, if there is one."""
     worst = found.confusions[0] if found.confusions else None
-    return worst if worst is not None and worst.share >= CONFUSED and worst.count >= 2 else None
+    if worst is None:
+        return None
+    share, times = (_ALONE, _TIMES) if worst.alone else (CONFUSED, 2)
+    return worst if worst.share >= share and worst.count >= times else None
 
 
 @torch.no_grad()

@@ -240,8 +240,9 @@ def sentences(answer: Answer) -> tuple[list[str], Explanation]:
         )
     elif about.trial.confusions:
         one = about.trial.confusions[0]
-        of = "the two" if about.trial.n else shorten(one.name)
-        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of pictures of {of}")
+        of = f"pictures of {'the two' if about.trial.n else shorten(one.name)}"
+        of = "its examples" if one.alone else of
+        lines.append(f"it is confused most with {shorten(one.name)}: {one.share:.1%} of {of}")
     return lines, about
 
 
