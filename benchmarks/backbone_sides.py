@@ -12,7 +12,6 @@ from the record.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import RESULTS, best_of, keep
+from common import best_of, keep
 from export import GUIDES, between
 from wdae.backbones.embed import batch_on, folded
 from wdae.bank import FeatureBank, Part
@@ -113,6 +112,8 @@ def main() -> None:
     if args.speed:
         print(pictures_per_second(args.speed))
         return
+    if args.pictures is None:
+        parser.error("--pictures DIR is needed, the folder of MiniImageNet")
     rows = []
     for side in args.sides:
         bank = features_of(embedded_backbone().seeing(side=side), args.pictures)
@@ -126,9 +127,8 @@ def main() -> None:
         one["pictures_per_s_avx2"] = speed_apart(one["side"], HELD_TO_AVX2)
     say(keep("backbone-sides", {"sides": rows}, args.output))
     if args.output is None:
-        record = json.loads((RESULTS / "backbone-sides.json").read_text(encoding="utf-8"))
         guide = GUIDES / "backbones.md"
-        guide.write_text(between(guide, "sides", table(record)), encoding="utf-8")
+        guide.write_text(between(guide, "sides", table({"sides": rows})), encoding="utf-8")
 
 
 if __name__ == "__main__":

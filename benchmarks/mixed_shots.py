@@ -30,12 +30,12 @@ from base_novel import (
     Rivals,
     fewer_images,
     learned,
+    ours,
     with_queries_apart,
 )
 from common import RESULTS, Pieces
 from wdae.bank import FeatureBank
 from wdae.bank.embedded import embedded_bank
-from wdae.classifier import Model
 from wdae.episodes import EpisodeSampler, EpisodeSpec
 from wdae.evaluation.curve import Curve, areas
 from wdae.evaluation.metrics import joint_hits
@@ -70,17 +70,6 @@ class UnequalRivals(Rivals):
     def nearest(self, shots: Examples, queries: Tensor) -> Tensor:
         means = torch.stack([unit(unit(rows).mean(0)) for rows in shots])
         return queries @ torch.cat([self.means, means]).T
-
-
-def ours(model: Model) -> Scores:
-    """The model with classes added as people add them."""
-
-    def scores(shots: Examples, queries: Tensor) -> Tensor:
-        one = Model(model.base)
-        one.add({f"new class {c}": rows for c, rows in enumerate(shots)})
-        return one.scores(queries)
-
-    return scores
 
 
 class Draws:
@@ -165,7 +154,8 @@ def main() -> None:
     bank = embedded_bank() if options.bank is None else FeatureBank.open(options.bank)
     seen, bank = with_queries_apart(fewer_images(bank, options.base_images))
     model, draws = learned(seen, options.model), Draws(bank, options.draws)
-    methods = {OURS: ours(model)} | UnequalRivals(bank).of_any_shots()
+    own: Scores = ours(model)  # type: ignore[assignment]
+    methods = {OURS: own} | UnequalRivals(bank).of_any_shots()
     facts = {"base_images": options.base_images, "learned_with": model.base.info["recipe"]["name"]}
     record = Pieces(f"mixed-shots-{options.name}", options.out, facts, ("shots", "method"))
     equal = {k: draws.turns(methods[OURS], (k,) * WAYS) for k in sorted({k for mix in MIXES for k in mix})}

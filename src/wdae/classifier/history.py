@@ -75,7 +75,7 @@ def describe_share(share: float | None) -> str:
     '20 % of pictures to be of added classes'
     """
     if share is None:
-        return "no more pictures of added classes than cost base classes little (the default, half at most)"
+        return "as many pictures of added classes as cost base classes little (the default, half at most)"
     return f"{100 * share:.3g} % of pictures to be of added classes"
 
 
